@@ -37,23 +37,23 @@ def load(name: str, *, url: str | None = None, verbose: bool = False) -> QueueSt
             f"{name!r} does not name an application.", hint="Write it as MODULE:APP, such as shop.app:store."
         )
     import_from_here()
-    found = _imported(module_name, verbose)
+    target = _imported(module_name, verbose)
     for part in path.split("."):
-        if not hasattr(found, part):
+        if not hasattr(target, part):
             raise BadInput(f"{module_name!r} has no {path!r}.", hint="Name its store, or a function that returns one.")
-        found = getattr(found, part)
-    if callable(found) and not isinstance(found, QueueStore):
-        found = _called(found, name, verbose)
-    if isinstance(found, Queues):
-        found = _opened(found, name, url)
-    if not isinstance(found, QueueStore):
+        target = getattr(target, part)
+    if callable(target) and not isinstance(target, QueueStore):
+        target = _called(target, name, verbose)
+    if isinstance(target, Queues):
+        target = _opened(target, name, url)
+    if not isinstance(target, QueueStore):
         raise BadInput(
-            f"{name} is a {type(found).__name__}, not a queue store.",
+            f"{name} is a {type(target).__name__}, not a queue store.",
             hint="Name what penstock.open_queues() gave, penstock.Queues(), or a function that returns one of them.",
         )
-    if not found.handlers:
+    if not target.handlers:
         raise BadInput(f"{name} has no handlers.", hint="Register them with @queue.handler in that module.")
-    return found
+    return target
 
 
 def _opened(queues: Queues, name: str, url: str | None) -> QueueStore:

@@ -37,20 +37,20 @@ def _breaker(store: QueueStore, name: str) -> Breaker:
 def list_(url: Url, as_json: AsJson = False, breaker: Name = "breaker") -> None:
     """All circuits: state, recent failures, locked queues."""
     with open_existing(url) as store:
-        found, now = _breaker(store, breaker).circuits(), store.now()
+        circuits, now = _breaker(store, breaker).circuits(), store.now()
         if as_json:
-            print_json([_shown(one) for one in found])
+            print_json([_shown(circuit) for circuit in circuits])
             return
-        if not found:
+        if not circuits:
             typer.echo("There is no circuit.")
             return
         numbers = ("failed %", "samples", "locked", "probes")
         shown = table("circuit", "state", "since", *numbers, "hash", numbers=numbers)
-        for one in found:
-            samples = one.successes + one.failures
+        for circuit in circuits:
+            samples = circuit.successes + circuit.failures
             add(
-                shown, one.circuit, one.state, when(one.since_us, now) if one.since_us else "-", one.ratio, samples,
-                one.locked, one.probes, one.hash,
+                shown, circuit.circuit, circuit.state, when(circuit.since_us, now) if circuit.since_us else "-",
+                circuit.ratio, samples, circuit.locked, circuit.probes, circuit.hash,
             )  # fmt: skip
         console().print(shown)
 
@@ -60,9 +60,9 @@ def list_(url: Url, as_json: AsJson = False, breaker: Name = "breaker") -> None:
 def show(circuit: Circuit, url: Url, as_json: AsJson = False, breaker: Name = "breaker") -> None:
     """One circuit, the queues it holds, and how it came to its state."""
     with open_existing(url) as store:
-        found, now = _breaker(store, breaker), store.now()
-        view = found.circuit(circuit)
-        locks = found.locked_queues().get(view.hash, [])
+        circuit_breaker, now = _breaker(store, breaker), store.now()
+        view = circuit_breaker.circuit(circuit)
+        locks = circuit_breaker.locked_queues().get(view.hash, [])
         if as_json:
             print_json({**_shown(view), "queues": [lock.queue for lock in locks]})
             return
@@ -81,12 +81,14 @@ def open_(circuit: Circuit, url: Url, why: Why = "opened by hand", yes: Yes = Fa
     """Keep everything of a circuit back until it is closed again, or half opened by its schedule."""
     with open_existing(url) as store:
         _agreed(yes, f"would open the circuit {circuit}: its queues are locked")
-        found = _breaker(store, breaker)
-        before = next((one.state for one in found.circuits() if circuit in (one.circuit, one.hash)), "not known")
-        view = found.open(circuit, by=getpass.getuser(), why=why)
+        circuit_breaker = _breaker(store, breaker)
+        before = next(
+            (known.state for known in circuit_breaker.circuits() if circuit in (known.circuit, known.hash)), "not known"
+        )
+        view = circuit_breaker.open(circuit, by=getpass.getuser(), why=why)
         record(store, "opening of circuit", view.circuit, before, view.state, why=why)
         typer.echo(f"{view.circuit} is {view.state}")
-        if not found.is_configured:
+        if not circuit_breaker.is_configured:
             typer.echo("no configuration is stored: only programs that switched the breaker on mind it.", err=True)
 
 
@@ -104,19 +106,19 @@ def close(
     if (circuit is None) != all_:
         raise BadInput("close needs one circuit or --all.", hint="For example: penstock breaker close crm --yes")
     with open_existing(url) as store:
-        found = _breaker(store, breaker)
+        circuit_breaker = _breaker(store, breaker)
         if circuit is not None:
-            view = found.circuit(circuit)
+            view = circuit_breaker.circuit(circuit)
             _agreed(
                 yes, f"would close the circuit {view.circuit}, which is {view.state}; {view.locked} queues are locked"
             )
-            found.close(circuit, by=getpass.getuser(), why=why)
+            circuit_breaker.close(circuit, by=getpass.getuser(), why=why)
             record(store, "closing of circuit", view.circuit, view.state, "closed", why=why)
             typer.echo(f"{view.circuit} is closed")
             return
-        open_ones = [one.circuit for one in found.circuits() if one.state != "closed"]
+        open_ones = [known.circuit for known in circuit_breaker.circuits() if known.state != "closed"]
         _agreed(yes, f"would close {len(open_ones)} circuits: {', '.join(open_ones) or 'none is open'}")
-        closed = found.close_all(by=getpass.getuser(), why=why)
+        closed = circuit_breaker.close_all(by=getpass.getuser(), why=why)
         record(store, "closing of circuits", ", ".join(open_ones) or "none", "not closed", f"{closed} closed", why=why)
         typer.echo(f"closed {closed} circuits")
 
@@ -133,7 +135,7 @@ def config(
 ) -> None:
     """The configuration resource: print it, replace it, reset it, or see who changed it."""
     with open_existing(url) as store:
-        found = _breaker(store, breaker)
+        circuit_breaker = _breaker(store, breaker)
         if file is not None:
             try:
                 text = file.read_bytes()
@@ -141,20 +143,22 @@ def config(
                 raise BadInput(f"{file} cannot be read: {error.strerror}.", hint="Name a JSON file.") from error
             read_config(text)  # a dry run refuses what the run would
             _agreed(yes, f"would store {file} as the configuration of {breaker}")
-            before = found.config.resource()
-            found.configure(text, by=getpass.getuser())
-            _record_configuration(store, breaker, before, found.config.resource())
+            before = circuit_breaker.config.resource()
+            circuit_breaker.configure(text, by=getpass.getuser())
+            _record_configuration(store, breaker, before, circuit_breaker.config.resource())
         elif reset:
             _agreed(yes, f"would remove the stored configuration of {breaker}")
-            before = found.config.resource()
-            found.reset(by=getpass.getuser())
-            _record_configuration(store, breaker, before, found.config.resource())
+            before = circuit_breaker.config.resource()
+            circuit_breaker.reset(by=getpass.getuser())
+            _record_configuration(store, breaker, before, circuit_breaker.config.resource())
         if changes:
-            print_json([{**msgspec.to_builtins(one), "at": iso(one.at_us)} for one in found.changes()])
+            print_json(
+                [{**msgspec.to_builtins(change), "at": iso(change.at_us)} for change in circuit_breaker.changes()]
+            )
             return
-        if not found.is_configured:
+        if not circuit_breaker.is_configured:
             typer.echo("Nothing is stored: every process goes by what its program says; these are defaults.", err=True)
-        print_json(found.config.resource())
+        print_json(circuit_breaker.config.resource())
 
 
 @app.command("advise")
@@ -168,15 +172,15 @@ def advise_(
     as_json: AsJson = False,
 ) -> None:
     """Configuration values from capacity, load and requests per minute, with the reasoning."""
-    found = advise(capacity=capacity, load=load, per_minute=per_minute, threshold=threshold, recovery_minutes=recovery)
-    print_json(found.resource())
+    advice = advise(capacity=capacity, load=load, per_minute=per_minute, threshold=threshold, recovery_minutes=recovery)
+    print_json(advice.resource())
     if not as_json:
-        for name, why in found.why.items():
+        for name, why in advice.why.items():
             typer.echo(f"{name}: {why}", err=True)
 
 
 def _record_configuration(store: QueueStore, breaker: str, before: Any, after: Any) -> None:
-    texts = [msgspec.json.encode(one).decode() for one in (before, after)]
+    texts = [msgspec.json.encode(resource).decode() for resource in (before, after)]
     record(store, "configuration of breaker", breaker, *texts)
 
 

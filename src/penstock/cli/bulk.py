@@ -63,7 +63,7 @@ def import_(
 
 def _note_folders(plan: Plan) -> None:
     if plan.files.folders:
-        named = ", ".join(f"{one}=…" for one in plan.files.folders)
+        named = ", ".join(f"{folder}=…" for folder in plan.files.folders)
         typer.echo(f"note: what the names of folders say ({named}) is not taken; only what is in the files", err=True)
 
 

@@ -36,13 +36,13 @@ def completion(shell: Annotated[str, typer.Argument(metavar="SHELL", help="bash,
 def queue_names(ctx: typer.Context, incomplete: str) -> list[str]:
     """Names of queues that begin so."""
     return _from_queues(
-        ctx, lambda store: [one.queue for one in listed_queues(store, prefix=incomplete, limit=MOST_NAMES)]
+        ctx, lambda store: [counts.queue for counts in listed_queues(store, prefix=incomplete, limit=MOST_NAMES)]
     )
 
 
 def schedule_names(ctx: typer.Context, incomplete: str) -> list[str]:
     """Names of schedules that begin so."""
-    return [name for name in _from_queues(ctx, lambda store: [one.name for one in store.schedules()])
+    return [name for name in _from_queues(ctx, lambda store: [schedule.name for schedule in store.schedules()])
             if name.startswith(incomplete)]  # fmt: skip
 
 

@@ -75,7 +75,7 @@ def _say_what_would_be(source: QueueStore, target: QueueStore, *, was_done: bool
         typer.echo(f"The copy to {target.name} was finished before; there is nothing to carry.")
         return
     counts = source.counts()
-    live, dead = sum(one.live for one in counts), sum(one.dead for one in counts)
+    live, dead = sum(queue.live for queue in counts), sum(queue.dead for queue in counts)
     typer.echo(
         f"Would lock {count(len(counts), 'queue')} of {source.name} and move "
         f"{count(live, 'live entry', 'live entries')}, {count(dead, 'dead letter')} and the history "
@@ -110,6 +110,6 @@ def _as_json(copied: Copied) -> dict[str, object]:
     return {
         "was_done": copied.was_done,
         "carried": copied.carried,
-        "sums": {name: {"count": one.count, "checksum": one.checksum} for name, one in copied.sums.items()},
+        "sums": {name: {"count": total.count, "checksum": total.checksum} for name, total in copied.sums.items()},
         "left_out": list(copied.left_out),
     }

@@ -57,20 +57,26 @@ def _tell_installation(as_json: bool) -> None:
         print_json({"findings": findings})
     else:
         _show(findings)
-    if any(one.level == "bad" for one in findings):
+    if any(finding.level == "bad" for finding in findings):
         raise typer.Exit(1)
 
 
 def _show(findings: list[Any]) -> None:
     shown = table("level", "what", "finding")
-    for one in findings:
-        add(shown, one.level, one.what, one.detail, style=STYLES[one.level] if one.level != "good" else "")
+    for finding in findings:
+        add(
+            shown,
+            finding.level,
+            finding.what,
+            finding.detail,
+            style=STYLES[finding.level] if finding.level != "good" else "",
+        )
     console().print(shown)
 
 
 def _tell(store: QueueStore | LogStore, title: str, findings: list[Any], as_json: bool) -> None:
     flags = msgspec.structs.asdict(store.capabilities)
-    bad = [one for one in findings if one.level == "bad"]
+    bad = [finding for finding in findings if finding.level == "bad"]
     if as_json:
         space = getattr(store, "space", None)
         print_json({"store": store.name, "space": space, "capabilities": flags, "findings": findings})
@@ -79,21 +85,23 @@ def _tell(store: QueueStore | LogStore, title: str, findings: list[Any], as_json
         _show(findings)
         can = (f"{'' if able else 'no '}{name.replace('_', ' ')}" for name, able in flags.items())
         typer.echo(f"capabilities: {', '.join(can)}")
-        typer.echo("all good" if all(one.level == "good" for one in findings) else count(len(bad), "bad finding"))
+        typer.echo(
+            "all good" if all(finding.level == "good" for finding in findings) else count(len(bad), "bad finding")
+        )
     if bad:
         raise typer.Exit(1)
 
 
 def _behind(store: LogStore) -> list[Any]:
     """What an operator should know of: groups that have fallen behind what is kept."""
-    found = []
+    findings = []
     for name in store.names():
         for group in store.groups(name):
             lag = store.lag(name, group)
             if lag.skipped:
                 text = f"{lag.skipped:,} records that it had not read were removed by retention"
-                found.append(log_finding("warning", f"group {group} of {name}", text))
-    return found
+                findings.append(log_finding("warning", f"group {group} of {name}", text))
+    return findings
 
 
 def _clock(store: QueueStore) -> Finding:
@@ -114,7 +122,7 @@ def _work(store: QueueStore) -> list[Finding]:
         return [Finding("bad", "queues", f"cannot be read: {error}")]
     lost = orphans(store)
     waits = f"{len(lost):,} held entries wait for what will never end: {', '.join(lost[:3])}"
-    dead, locked = sum(one.dead for one in counts), [one.queue for one in counts if one.locks]
+    dead, locked = sum(queue.dead for queue in counts), [queue.queue for queue in counts if queue.locks]
     return [
         Finding("warning" if dead else "good", "dead letters", f"{dead:,} in all queues"),
         Finding("warning" if locked else "good", "locked queues", ", ".join(locked) or "none"),

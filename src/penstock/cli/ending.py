@@ -174,10 +174,10 @@ def prune(
 
 def _history_rows(store: QueueStore, where: Find) -> str:
     """How many rows there are, in words; empty for none."""
-    found = len(store.driver.history(where))
-    if found > MOST_COUNTED:
+    number = len(store.driver.history(where))
+    if number > MOST_COUNTED:
         return f"more than {MOST_COUNTED:,} history rows"
-    return count(found, "history row") if found else ""
+    return count(number, "history row") if number else ""
 
 
 def _tell_kept(rows: str) -> None:
@@ -219,7 +219,9 @@ def _tell_refused(done: str, refused: list[tuple[str, str]]) -> None:
 def _check_ended(queue: Queue[Any], ids: list[str]) -> None:
     """An id of another queue is a slip, not a wish."""
     where = Find(queue=queue.name, ids=tuple(ids), limit=100 * len(ids))
-    known = {one.id for one in queue.store.driver.dead(where)} | {row.id for row in queue.store.driver.history(where)}
+    known = {entry.id for entry in queue.store.driver.dead(where)} | {
+        row.id for row in queue.store.driver.history(where)
+    }
     for id_ in ids:
         if id_ not in known:
             raise EntryNotFound(

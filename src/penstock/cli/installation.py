@@ -43,16 +43,18 @@ class Requirement(msgspec.Struct, frozen=True):
 
 def findings() -> list[Finding]:
     """What to know of this installation, the base first and then extra by extra."""
-    found = [_python(), Finding("good", "penstock", VERSION), _sqlite()]
+    results = [_python(), Finding("good", "penstock", VERSION), _sqlite()]
     try:
         requirements = read_requirements(metadata.requires("penstock") or [])
     except metadata.PackageNotFoundError:
-        return [*found, Finding("unknown", "requirements", "penstock runs from its sources and was not installed")]
+        return [*results, Finding("unknown", "requirements", "penstock runs from its sources and was not installed")]
     base = [requirement for requirement in requirements if requirement.extra is None]
-    found.append(_judged("base", base))
+    results.append(_judged("base", base))
     extras = dict.fromkeys(requirement.extra for requirement in requirements if requirement.extra is not None)
     named = [extra for extra in extras if extra not in GROUPS]
-    return found + [_judged(extra, [one for one in requirements if one.extra == extra]) for extra in named]
+    return results + [
+        _judged(extra, [requirement for requirement in requirements if requirement.extra == extra]) for extra in named
+    ]
 
 
 def read_requirements(lines: list[str]) -> list[Requirement]:
@@ -76,7 +78,7 @@ def _judged(what: str, requirements: list[Requirement]) -> Finding:
     title = "base" if what == "base" else f"extra {what}"
     faults = [fault for requirement in requirements if (fault := requirement.fault()) is not None]
     if not faults:
-        names = ", ".join(f"{one.name} {metadata.version(one.name)}" for one in requirements)
+        names = ", ".join(f"{requirement.name} {metadata.version(requirement.name)}" for requirement in requirements)
         return Finding("good", title, names)
     missing = all(fault.endswith("is missing") for fault in faults)
     if what == "base":

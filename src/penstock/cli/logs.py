@@ -78,27 +78,27 @@ def known(store: LogStore, name: str) -> str:
 def list_(url: Url, as_json: AsJson = False) -> None:
     """All logs: partitions, records, bytes, and the groups that read them."""
     with open_existing(url) as store:
-        found: list[dict[str, Any]] = []
+        rows: list[dict[str, Any]] = []
         for name in store.names():
             bounds = store.bounds(name)
-            found.append(
+            rows.append(
                 {
                     "log": name,
                     "partitions": len(bounds),
-                    "records": sum(one.end - one.start for one in bounds),
-                    "bytes": sum(one.size for one in bounds),
+                    "records": sum(partition.end - partition.start for partition in bounds),
+                    "bytes": sum(partition.size for partition in bounds),
                     "groups": store.groups(name),
                 }
             )
         if as_json:
-            print_json(found)
+            print_json(rows)
             return
-        if not found:
+        if not rows:
             typer.echo("There is no log yet.")
             return
         shown = table("log", "partitions", "records", "bytes", "groups", numbers=("partitions", "records", "bytes"))
-        for one in found:
-            add(shown, one["log"], one["partitions"], one["records"], one["bytes"] or "", ", ".join(one["groups"]))
+        for row in rows:
+            add(shown, row["log"], row["partitions"], row["records"], row["bytes"] or "", ", ".join(row["groups"]))
         console().print(shown)
 
 
@@ -110,27 +110,27 @@ def lag(
     """How far each group is behind, per partition, and how old what it last committed is."""
     with open_existing(url) as store:
         known(store, name)
-        found: list[dict[str, Any]] = []
-        for one in [group] if group else store.groups(name):
-            latencies = store.latencies(name, one)
-            for index, (behind, latency) in enumerate(zip(store.lags(name, one), latencies, strict=True)):
-                found.append(
+        rows: list[dict[str, Any]] = []
+        for group_name in [group] if group else store.groups(name):
+            latencies = store.latencies(name, group_name)
+            for index, (behind, latency) in enumerate(zip(store.lags(name, group_name), latencies, strict=True)):
+                rows.append(
                     {
-                        "group": one, "partition": index, "committed": behind.lower, "end": behind.upper,
+                        "group": group_name, "partition": index, "committed": behind.lower, "end": behind.upper,
                         "lag": behind.lag, "latency_s": latency.latency.total_seconds(), "key": latency.key,
                     }
                 )  # fmt: skip
         if as_json:
-            print_json(found)
+            print_json(rows)
             return
-        if not found:
+        if not rows:
             typer.echo(f"No group has committed in {name}.")
             return
         shown = table(
             "group", "partition", "committed", "end", "lag", "latency", "last key",
             numbers=("partition", "committed", "end", "lag", "latency"),
         )  # fmt: skip
-        for row in found:
+        for row in rows:
             late = span(int(row["latency_s"] * 1_000_000)) if row["lag"] else ""
             add(shown, row["group"], row["partition"], row["committed"], row["end"], row["lag"], late, row["key"] or "")
         console().print(shown)
@@ -207,7 +207,7 @@ def _print(record: Record[Any], as_json: bool) -> None:
             "partition": record.partition, "offset": record.offset, "time": _time(record.time_us), "key": record.key,
             "headers": dict(record.headers), **_content(record.payload),
         }  # fmt: skip
-        typer.echo(msgspec.json.encode(row, enc_hook=lambda one: one.decode("utf-8", "backslashreplace")).decode())
+        typer.echo(msgspec.json.encode(row, enc_hook=lambda raw: raw.decode("utf-8", "backslashreplace")).decode())
     else:
         key = "" if record.key is None else f" {record.key}"
         typer.echo(f"{record.partition:>3} {record.offset:>8} {_time(record.time_us)}{key} {preview(record.payload)}")
@@ -259,13 +259,17 @@ def create(  # noqa: PLR0917 - typer reads options from the arguments
 ) -> None:
     """Create a log."""
     with open_logs(url) as store:
-        made = store.create(
+        is_new = store.create(
             name, partitions, partitioner=partitioner, retention=Retention(age=age or None, size=size or None)
         )
-        there = f"{count(len(store.partitions(name)), 'partition')}"
-        if made:
-            record_for_logs("creation of log", name, "", there)
-        typer.echo(f"{name} was created with {there}." if made else f"{name} is there already, with {there}.")
+        partition_count = f"{count(len(store.partitions(name)), 'partition')}"
+        if is_new:
+            record_for_logs("creation of log", name, "", partition_count)
+        typer.echo(
+            f"{name} was created with {partition_count}."
+            if is_new
+            else f"{name} is there already, with {partition_count}."
+        )
 
 
 @app.command()
@@ -419,7 +423,7 @@ def delete(name: Name, url: Url, yes: Yes = False) -> None:
     """Remove a log with all its records and its groups' offsets."""
     with open_existing(url) as store:
         known(store, name)
-        records = sum(one.end - one.start for one in store.bounds(name))
+        records = sum(partition.end - partition.start for partition in store.bounds(name))
         typer.echo(f"{name} has {count(records, 'record')} and {count(len(store.groups(name)), 'group')}.")
         if not yes:
             typer.echo("Nothing was changed; add --yes to remove it forever.")
@@ -489,7 +493,9 @@ def repair(name: Name, url: Url, yes: Yes = False) -> None:
             typer.echo("Nothing was changed; add --yes to do it.")
             raise typer.Exit(1)
         before = "damaged" if findings else ""
-        record_for_logs("repair of log", name, before, "; ".join(f"{one.what}: {one.detail}" for one in findings))
+        record_for_logs(
+            "repair of log", name, before, "; ".join(f"{finding.what}: {finding.detail}" for finding in findings)
+        )
 
 
 @app.command("enforce-retention")
@@ -500,24 +506,25 @@ def enforce_retention(
     with open_existing(url) as store:
         removed = store.enforce_retention(known(store, name) if name else None, dry_run=not yes)
         said = "removed " if yes else "would remove "
-        for one in removed:
-            records = count(one.count, "record")
-            typer.echo(f"{one.partition}: {said}{records}, {one.size:,} bytes, because of {one.reason}")
+        for removal in removed:
+            records = count(removal.count, "record")
+            typer.echo(f"{removal.partition}: {said}{records}, {removal.size:,} bytes, because of {removal.reason}")
         if not removed:
             typer.echo("There is nothing to remove.")
         elif not yes:
             typer.echo("Nothing was removed; add --yes to do it.")
             raise typer.Exit(1)
         else:
-            gone = count(sum(one.count for one in removed), "record")
+            gone = count(sum(removal.count for removal in removed), "record")
             record_for_logs("retention of logs", name or "(all logs)", gone, "removed")
 
 
-def _findings(found: list[Any]) -> bool:
+def _findings(findings: list[Any]) -> bool:
     """Print findings; whether all is well."""
     colours = {"good": "green", "warning": "yellow", "bad": "red"}
-    for one in found:
+    for finding in findings:
         console().print(
-            f"[{colours.get(one.level, 'white')}]{one.level:>8}[/]  {one.what}: {one.detail}", highlight=False
+            f"[{colours.get(finding.level, 'white')}]{finding.level:>8}[/]  {finding.what}: {finding.detail}",
+            highlight=False,
         )
-    return not any(one.level == "bad" for one in found)
+    return not any(finding.level == "bad" for finding in findings)

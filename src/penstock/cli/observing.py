@@ -93,7 +93,7 @@ class Observer:
             now_us=now,
             queues=queues,
             workers=workers,
-            circuits=[one for one in self._breaker.circuits() if one.state != "closed"],
+            circuits=[circuit for circuit in self._breaker.circuits() if circuit.state != "closed"],
             lags=self._lags(),
         )
 
@@ -129,10 +129,19 @@ def as_json(snapshot: Snapshot) -> dict[str, Any]:
     return {
         "queues": [msgspec.structs.asdict(line) for line in snapshot.queues],
         "workers": [
-            {"node": one.record.node, "pid": one.record.pid, "state": one.state, "busy": one.busy, "slots": one.slots}
-            for one in snapshot.workers
+            {
+                "node": worker.record.node,
+                "pid": worker.record.pid,
+                "state": worker.state,
+                "busy": worker.busy,
+                "slots": worker.slots,
+            }
+            for worker in snapshot.workers
         ],
-        "circuits": [{"circuit": one.circuit, "state": one.state, "locked": one.locked} for one in snapshot.circuits],
+        "circuits": [
+            {"circuit": circuit.circuit, "state": circuit.state, "locked": circuit.locked}
+            for circuit in snapshot.circuits
+        ],
         "lags": [msgspec.structs.asdict(line) for line in snapshot.lags],
     }
 
@@ -141,7 +150,7 @@ def as_json(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _families(workers: list[KnownWorker], tallies: list[Tally]) -> set[str]:
-    served = {one.queue for worker in workers for one in worker.record.serving if one.is_family}
+    served = {serving.queue for worker in workers for serving in worker.record.serving if serving.is_family}
     return served | {tally.queue for tally in tallies if tally.is_family}
 
 
@@ -153,23 +162,23 @@ def _line_of(queue: str, families: set[str]) -> str:
 
 def _lines(counts: list[Counts], families: set[str], now: Micros) -> list[QueueLine]:
     by_line: dict[str, list[Counts]] = {}
-    for one in counts:
-        by_line.setdefault(_line_of(one.queue, families) if families else one.queue, []).append(one)
+    for queue in counts:
+        by_line.setdefault(_line_of(queue.queue, families) if families else queue.queue, []).append(queue)
     return [_joined(name, some, now) for name, some in by_line.items()]
 
 
 def _joined(name: str, counts: list[Counts], now: Micros) -> QueueLine:
-    oldest = min((one.oldest_ready_us for one in counts if one.oldest_ready_us is not None), default=None)
-    locked = [one for one in counts if one.locks]
-    holders = ", ".join(sorted({lock.holder for one in locked for lock in one.locks}))
+    oldest = min((queue.oldest_ready_us for queue in counts if queue.oldest_ready_us is not None), default=None)
+    locked = [queue for queue in counts if queue.locks]
+    holders = ", ".join(sorted({lock.holder for queue in locked for lock in queue.locks}))
     return QueueLine(
         name=name,
-        ready=sum(one.ready for one in counts),
-        delayed=sum(one.delayed for one in counts),
-        retrying=sum(one.retrying for one in counts),
-        held=sum(one.held for one in counts),
-        leased=sum(one.leased for one in counts),
-        dead=sum(one.dead for one in counts),
+        ready=sum(queue.ready for queue in counts),
+        delayed=sum(queue.delayed for queue in counts),
+        retrying=sum(queue.retrying for queue in counts),
+        held=sum(queue.held for queue in counts),
+        leased=sum(queue.leased for queue in counts),
+        dead=sum(queue.dead for queue in counts),
         oldest=None if oldest is None else max(0, now - oldest) / SECOND,
         locks=holders if len(locked) == len(counts) else f"{len(locked)} of {len(counts)}" if locked else "",
     )
@@ -186,7 +195,7 @@ def _by_line(tallies: Iterable[Tally], families: set[str]) -> dict[str, Tally]:
 def _slots(workers: list[KnownWorker]) -> dict[str, int]:
     slots: dict[str, int] = {}
     for worker in workers:
-        for one in worker.record.serving if worker.state != "lost" else ():
-            name = f"{one.queue}*" if one.is_family else one.queue
-            slots[name] = slots.get(name, 0) + one.slots
+        for serving in worker.record.serving if worker.state != "lost" else ():
+            name = f"{serving.queue}*" if serving.is_family else serving.queue
+            slots[name] = slots.get(name, 0) + serving.slots
     return slots

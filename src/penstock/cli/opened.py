@@ -79,8 +79,8 @@ def open_queue(store: QueueStore, name: str, *, or_deleted: bool = False) -> Que
 
 def suggestion(store: QueueStore, name: str) -> str:
     """What may have been meant."""
-    known = [one.queue for one in store.counts() if one.queue != name]
-    close, members = did_you_mean(name, known), [one for one in known if one.startswith(name)]
+    known = [counts.queue for counts in store.counts() if counts.queue != name]
+    close, members = did_you_mean(name, known), [member for member in known if member.startswith(name)]
     if members and (not close or not name[-1].isalnum()):
         return f"Of its family there are {count(len(members), 'queue')}: penstock queue list --family {quote(name)}"
     return f"{close}See: penstock queue list"

@@ -37,7 +37,7 @@ def run_(
     check_installed()
     from penstock.spark.lake.pipeline import Pipeline, Sources, check_sources
 
-    sources = Sources(queues=tuple(queues or ()), lags=tuple(_lag(one) for one in lag or ()))
+    sources = Sources(queues=tuple(queues or ()), lags=tuple(_lag(text) for text in lag or ()))
     check_sources(sources)  # before the JVM starts
     with quiet_spark(master) as spark:
         ran = Pipeline(spark, lake, sources, lambda text: typer.echo(text, err=True)).run()

@@ -33,15 +33,15 @@ def console() -> Console:
 
 def table(*columns: str, title: str = "", numbers: tuple[str, ...] = ()) -> Table:
     """An empty table; the columns named in ``numbers`` stand right."""
-    made = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", title_style="bold", pad_edge=False)
+    grid = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", title_style="bold", pad_edge=False)
     for column in columns:
         # Half an id is of no use to anybody: it is not broken, however narrow the terminal.
         whole = column == "id"
-        made.add_column(
+        grid.add_column(
             column, justify="right" if column in numbers else "left", overflow="fold", no_wrap=whole,
             min_width=ID_WIDTH if whole else None,
         )  # fmt: skip
-    return made
+    return grid
 
 
 def without(columns: dict[str, Any], rows: list[Any]) -> dict[str, Any]:
@@ -125,7 +125,8 @@ def preview(data: bytes | None) -> str:
     if data is None:
         return ""
     text = "".join(
-        one if one.isprintable() else "\N{MIDDLE DOT}" for one in data[: 4 * PREVIEW].decode(errors="replace")
+        character if character.isprintable() else "\N{MIDDLE DOT}"
+        for character in data[: 4 * PREVIEW].decode(errors="replace")
     )
     return text if len(text) <= PREVIEW else f"{text[: PREVIEW - 1]}…"
 
@@ -135,10 +136,10 @@ def pairs(labels: dict[str, str]) -> str:
     return " ".join(f"{key}={value}" for key, value in labels.items())
 
 
-def count(number: int, one: str, many: str = "") -> str:
+def count(number: int, noun: str, plural: str = "") -> str:
     """A number with its noun.
 
     >>> count(1, "dead letter"), count(2, "entry", "entries")
     ('1 dead letter', '2 entries')
     """
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"

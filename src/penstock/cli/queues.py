@@ -63,26 +63,26 @@ def list_(
         for schedule in store.schedules():
             if schedule.queue.startswith(family) and not schedule.is_paused:
                 fires[schedule.queue] = min(schedule.next_us, fires.get(schedule.queue, schedule.next_us))
-        found = {one.queue: one for one in store.counts(family=family or None)}
+        known = {counts.queue: counts for counts in store.counts(family=family or None)}
         # A queue that a schedule will fill is there, also before the first fire.
-        rows = [found.get(name) or Counts(name) for name in sorted({*found, *fires})]
+        rows = [known.get(name) or Counts(name) for name in sorted({*known, *fires})]
         if as_json:
-            print_json([_counts_json(one, now) | {"next_fire": iso(fires.get(one.queue))} for one in rows])
+            print_json([_counts_json(row, now) | {"next_fire": iso(fires.get(row.queue))} for row in rows])
             return
         if not rows:
             typer.echo("There is no queue yet." if not family else f"No queue starts with {family!r}.")
             return
         more: dict[str, Callable[[Counts], str]] = {"locks": _locks_text}
-        if any(one.held for one in rows):
-            more["held"] = lambda one: str(one.held or "")
+        if any(row.held for row in rows):
+            more["held"] = lambda row: str(row.held or "")
         if fires:
-            more["next fire"] = lambda one: when(fires[one.queue], now) if one.queue in fires else ""
+            more["next fire"] = lambda row: when(fires[row.queue], now) if row.queue in fires else ""
         shown = table("queue", *NUMBERS[:5], "oldest ready", *more, numbers=(*NUMBERS, "oldest ready"))
-        for one in rows:
+        for row in rows:
             add(
-                shown, one.queue + (" (fifo)" if one.fifo else ""), one.ready, one.delayed, one.retrying, one.leased,
-                one.dead, "" if one.oldest_ready_us is None else span(now - one.oldest_ready_us),
-                *(cell(one) for cell in more.values()), style="yellow" if one.locks else "red" if one.dead else "",
+                shown, row.queue + (" (fifo)" if row.fifo else ""), row.ready, row.delayed, row.retrying, row.leased,
+                row.dead, "" if row.oldest_ready_us is None else span(now - row.oldest_ready_us),
+                *(cell(row) for cell in more.values()), style="yellow" if row.locks else "red" if row.dead else "",
             )  # fmt: skip
         console().print(shown)
 
@@ -109,9 +109,9 @@ def show(  # noqa: PLR0917 - one parameter per option
             print_json(
                 _counts_json(counts, now)
                 | {
-                    "entries": [entry_json(one) for one in entries],
-                    "dead_letters": [entry_json(one) for one in dead],
-                    "history": [history_json(one) for one in history],
+                    "entries": [entry_json(entry) for entry in entries],
+                    "dead_letters": [entry_json(entry) for entry in dead],
+                    "history": [history_json(row) for row in history],
                 }
             )
             return
@@ -139,19 +139,19 @@ def shown_payload(row: Entry[Any] | HistoryRow) -> bytes | None:
 
 # Columns in which no row has anything to show are left out; generation 1 and priority 0 are nothing.
 _ENTRY: Cells = {
-    "id": lambda one, now: one.id,
-    "state": lambda one, now: f"leased by {one.lease.owner}" if one.lease else one.state,
-    "due": lambda one, now: "until " + when(one.lease.until_us, now) if one.lease else when(one.due_us, now),
-    "attempt": lambda one, now: one.attempt,
-    "generation": lambda one, now: one.generation if one.generation > 1 else "",
-    "priority": lambda one, now: one.priority or "",
-    "labels": lambda one, now: pairs(one.labels),
-    "error": lambda one, now: one.error or "",
-    "payload": lambda one, now: preview(shown_payload(one)),
+    "id": lambda row, now: row.id,
+    "state": lambda row, now: f"leased by {row.lease.owner}" if row.lease else row.state,
+    "due": lambda row, now: "until " + when(row.lease.until_us, now) if row.lease else when(row.due_us, now),
+    "attempt": lambda row, now: row.attempt,
+    "generation": lambda row, now: row.generation if row.generation > 1 else "",
+    "priority": lambda row, now: row.priority or "",
+    "labels": lambda row, now: pairs(row.labels),
+    "error": lambda row, now: row.error or "",
+    "payload": lambda row, now: preview(shown_payload(row)),
 }
 _DEAD: Cells = {
     "id": _ENTRY["id"],
-    "died": lambda one, now: "" if one.ended_us is None else when(one.ended_us, now),
+    "died": lambda row, now: "" if row.ended_us is None else when(row.ended_us, now),
     "attempt": _ENTRY["attempt"],
     "generation": _ENTRY["generation"],
     "labels": _ENTRY["labels"],
@@ -274,7 +274,7 @@ def unlock(
 
 
 def _holders(store: QueueStore, name: str) -> str:
-    return ", ".join(f"{one.holder} ({one.reason})" if one.reason else one.holder for one in store.locks(name))
+    return ", ".join(f"{lock.holder} ({lock.reason})" if lock.reason else lock.holder for lock in store.locks(name))
 
 
 def _locked(holders: str) -> str:
@@ -282,7 +282,7 @@ def _locked(holders: str) -> str:
 
 
 def _locks_text(counts: Counts) -> str:
-    return ", ".join(f"{one.holder}: {one.reason}" if one.reason else one.holder for one in counts.locks)
+    return ", ".join(f"{lock.holder}: {lock.reason}" if lock.reason else lock.holder for lock in counts.locks)
 
 
 def _counts_json(counts: Counts, now: Micros) -> dict[str, Any]:
@@ -297,7 +297,7 @@ def _counts_json(counts: Counts, now: Micros) -> dict[str, Any]:
         "held": counts.held,
         "fifo": counts.fifo,
         "oldest_ready_seconds": None if oldest is None else (now - oldest) / SECOND,
-        "locks": [{"holder": one.holder, "reason": one.reason, "since": iso(one.since_us)} for one in counts.locks],
+        "locks": [{"holder": lock.holder, "reason": lock.reason, "since": iso(lock.since_us)} for lock in counts.locks],
     }
 
 

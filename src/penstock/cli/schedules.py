@@ -141,12 +141,20 @@ def remove(name: Name, url: Url, yes: Yes = False) -> None:
 def list_subscriptions(url: Url, as_json: AsJson = False) -> None:
     """All subscriptions, the event types they want and what their queues hold."""
     with open_existing(url) as store:
-        subscriptions = [(one, store.counts(queue=one.queue)[0]) for one in store.driver.subscriptions()]
+        subscriptions = [
+            (subscription, store.counts(queue=subscription.queue)[0]) for subscription in store.driver.subscriptions()
+        ]
     if as_json:
         print_json(
             [
-                {"name": one.name, "queue": one.queue, "types": one.types, "live": held.live, "dead": held.dead}
-                for one, held in subscriptions
+                {
+                    "name": subscription.name,
+                    "queue": subscription.queue,
+                    "types": subscription.types,
+                    "live": held.live,
+                    "dead": held.dead,
+                }
+                for subscription, held in subscriptions
             ]
         )
         return
@@ -154,8 +162,8 @@ def list_subscriptions(url: Url, as_json: AsJson = False) -> None:
         typer.echo("There is no subscription.")
         return
     shown = table("subscription", "queue", "event types", "live", "dead", numbers=("live", "dead"))
-    for one, held in subscriptions:
-        add(shown, one.name, one.queue, ", ".join(one.types), held.live, held.dead)
+    for subscription, held in subscriptions:
+        add(shown, subscription.name, subscription.queue, ", ".join(subscription.types), held.live, held.dead)
     console().print(shown)
 
 

@@ -58,23 +58,23 @@ def run(  # noqa: PLR0917 - a command's options
     ] = None,
 ) -> None:
     """Run a topology until Ctrl-C or SIGTERM, or until its input has gone through."""
-    made = _topology(topology)
+    loaded = _topology(topology)
     with open_existing(url) as store:
         runner: Runner = (
-            LocalRunner(made, store) if processes == 1 else ProcessRunner(topology, store, url, processes=processes)
+            LocalRunner(loaded, store) if processes == 1 else ProcessRunner(topology, store, url, processes=processes)
         )
         stop = threading.Event()
-        for one in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(one, lambda *_: stop.set())
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: stop.set())
         sampler = None if lag_log is None else LagSampler(store, lag_log)
         runner.start()
-        typer.echo(f"{made.name} runs: {', '.join(made.nodes)}", err=True)
+        typer.echo(f"{loaded.name} runs: {', '.join(loaded.nodes)}", err=True)
         if drain or final:
             good = runner.drain(timeout, final=final)
         else:
             while not stop.wait(0.2) and not runner.is_terminated:
                 pass
-            good = runner.stop() and not any(one.state == "failed" for one in runner.status())
+            good = runner.stop() and not any(instance.state == "failed" for instance in runner.status())
         _table(runner)
         if sampler is not None:
             sampler.close()
@@ -86,11 +86,11 @@ def run(  # noqa: PLR0917 - a command's options
 @watchable
 def lag(topology: TopologyArgument, url: UrlArgument, as_json: AsJson = False) -> None:
     """Print how far each computation is behind in each of its inputs."""
-    made = _topology(topology)
+    loaded = _topology(topology)
     with open_existing(url) as store:
         rows = [
             (node.name, stream, store.lag(stream, node.name).lag if store.exists(stream) else 0)
-            for node in made.order()
+            for node in loaded.order()
             for stream in node.inputs.values()
         ]
     if as_json:
@@ -106,9 +106,9 @@ def lag(topology: TopologyArgument, url: UrlArgument, as_json: AsJson = False) -
 @watchable
 def status(topology: TopologyArgument, url: UrlArgument, as_json: AsJson = False) -> None:
     """Print how far each computation is, in records and in event time, and who holds event time back."""
-    made = _topology(topology)
+    loaded = _topology(topology)
     with open_existing(url) as store:
-        rows = progress_of(store, made)
+        rows = progress_of(store, loaded)
     if as_json:
         print_json([{**msgspec.structs.asdict(row), "watermark": iso(row.watermark)} for row in rows])
         return
@@ -128,14 +128,14 @@ def reset_(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
     """Forget what a computation has read and kept, so that it starts over; its outputs stay."""
-    made = _topology(topology)
-    if computation not in made.nodes:
-        raise unknown(computation, made.nodes, "computation", made.name)
+    loaded = _topology(topology)
+    if computation not in loaded.nodes:
+        raise unknown(computation, loaded.nodes, "computation", loaded.name)
     if not yes:
         typer.confirm(f"Forget offsets and state of {computation}?", abort=True)
     with open_existing(url) as store:
-        reset(store, made.nodes[computation], made.name)
-        record_for_logs("reset of computation", f"{made.name}.{computation}", "offsets and state", "forgotten")
+        reset(store, loaded.nodes[computation], loaded.name)
+        record_for_logs("reset of computation", f"{loaded.name}.{computation}", "offsets and state", "forgotten")
     typer.echo(f"{computation} starts over")
 
 
@@ -145,10 +145,12 @@ def _topology(name: str) -> Topology:
 
 
 def _table(runner: Runner) -> None:
-    for one in runner.status():
-        state = f"{one.state}: {one.error}" if one.error and one.state == "failed" else one.state
+    for instance in runner.status():
+        state = (
+            f"{instance.state}: {instance.error}" if instance.error and instance.state == "failed" else instance.state
+        )
         typer.echo(
-            f"{one.computation}\t{one.instance}\t{one.records} records\t{one.produced} produced\t"
-            f"{one.checkpoints} checkpoints\t{one.skipped} skipped\t{state}",
+            f"{instance.computation}\t{instance.instance}\t{instance.records} records\t{instance.produced} produced\t"
+            f"{instance.checkpoints} checkpoints\t{instance.skipped} skipped\t{state}",
             err=True,
         )

@@ -192,7 +192,7 @@ def drawn(snapshot: Snapshot, view: View, name: str, most: int) -> RenderableTyp
 
 def _head(snapshot: Snapshot, name: str) -> Text:
     lines = snapshot.queues
-    live = [one for one in snapshot.workers if one.state != "lost"]
+    live = [worker for worker in snapshot.workers if worker.state != "lost"]
     lost = len(snapshot.workers) - len(live)
     ready, leased, dead = (sum(getattr(line, kind) for line in lines) for kind in ("ready", "leased", "dead"))
     done, failed = sum(line.done_rate for line in lines), sum(line.failed_rate for line in lines)
@@ -209,7 +209,7 @@ def _queues(lines: list[QueueLine], view: View) -> Table:
     marks = {"delayed": "delayed", "put": "put/s", "done": "done/s", "failed": "failed/s", "name": "queue"}
     sorted_by = marks.get(view.sort, view.sort)
     names = ("queue", *NUMBERS, "locks")
-    shown = table(*(f"{one} ↓" if one == sorted_by else one for one in names),
+    shown = table(*(f"{column} ↓" if column == sorted_by else column for column in names),
                   numbers=(*NUMBERS, f"{sorted_by} ↓" if sorted_by != "queue" else ""))  # fmt: skip
     for line in lines:
         leased = f"{line.leased:,}/{line.slots:,}" if line.slots else f"{line.leased:,}"
@@ -225,11 +225,11 @@ def _queues(lines: list[QueueLine], view: View) -> Table:
 
 def _workers(snapshot: Snapshot) -> Table:
     shown = table("worker", "pid", "state", "busy", "up", "heard of", numbers=("pid", "busy", "up", "heard of"))
-    for one in snapshot.workers[:6]:
+    for worker in snapshot.workers[:6]:
         add(
-            shown, one.record.node, one.record.pid, one.state, f"{one.busy}/{one.slots}",
-            span(snapshot.now_us - one.record.started_us), f"{span(snapshot.now_us - one.seen_us)} ago",
-            style="red" if one.state == "lost" else "",
+            shown, worker.record.node, worker.record.pid, worker.state, f"{worker.busy}/{worker.slots}",
+            span(snapshot.now_us - worker.record.started_us), f"{span(snapshot.now_us - worker.seen_us)} ago",
+            style="red" if worker.state == "lost" else "",
         )  # fmt: skip
     if len(snapshot.workers) > 6:
         add(shown, f"and {len(snapshot.workers) - 6} more", "", "", "", "", "")
@@ -238,10 +238,10 @@ def _workers(snapshot: Snapshot) -> Table:
 
 def _circuits(snapshot: Snapshot) -> Table:
     shown = table("circuit", "state", "failed %", "locked queues", "for", numbers=("failed %", "locked queues", "for"))
-    for one in snapshot.circuits[:6]:
+    for circuit in snapshot.circuits[:6]:
         add(
-            shown, one.circuit, one.state.replace("_", " "), one.ratio, one.locked,
-            span(snapshot.now_us - one.since_us) if one.since_us else "", style="red",
+            shown, circuit.circuit, circuit.state.replace("_", " "), circuit.ratio, circuit.locked,
+            span(snapshot.now_us - circuit.since_us) if circuit.since_us else "", style="red",
         )  # fmt: skip
     return shown
 

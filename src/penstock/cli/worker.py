@@ -115,7 +115,7 @@ def worker(  # noqa: PLR0917 - one parameter per option
         chosen = _chosen(store, queue or [])
         runner = Worker(
             store,
-            [one.queue for one in chosen],
+            [handler.queue for handler in chosen],
             lease=lease,
             grace=grace,
             reaper=Reaper(store, every=reap_every, keep_dead=keep_dead or None),
@@ -124,7 +124,7 @@ def worker(  # noqa: PLR0917 - one parameter per option
         lines.fields = {"space": store.space, "worker": runner.owner, "node": store.node}
         if verbose:
             runner.add_counter(LogAttempts(logger))
-        logger.info("working on %s in %s", ", ".join(_title(one) for one in chosen), store.name)
+        logger.info("working on %s in %s", ", ".join(_title(handler) for handler in chosen), store.name)
         if drain:
             logger.info("drained: %s", count(runner.drain(), "handler run"))
             runner.write_figures()
@@ -229,18 +229,19 @@ def workers(url: Url, as_json: AsJson = False) -> None:
     with open_existing(url) as store:
         now, known = store.now(), known_workers(store)
     if as_json:
-        print_json([_for_scripts(one) for one in known])
+        print_json([_for_scripts(worker) for worker in known])
         return
     if not known:
         typer.echo("No worker runs. Start one: penstock worker MODULE:APP")
         return
     shown = table("node", "pid", "state", "busy", "serves", "since", "heard of", "version", numbers=("pid", "busy"))
-    for one in known:
-        record = one.record
+    for worker in known:
+        record = worker.record
         serves = ", ".join(f"{_name(serving)} {serving.busy}/{serving.slots}" for serving in record.serving)
         add(
-            shown, record.node, record.pid, one.state, f"{one.busy}/{one.slots}", serves, span(now - record.started_us),
-            when(one.seen_us, now), record.version, style="red" if one.state == "lost" else "",
+            shown, record.node, record.pid, worker.state, f"{worker.busy}/{worker.slots}", serves,
+            span(now - record.started_us), when(worker.seen_us, now), record.version,
+            style="red" if worker.state == "lost" else "",
         )  # fmt: skip
     console().print(shown)
 
@@ -256,8 +257,8 @@ def _for_scripts(worker: KnownWorker) -> dict[str, object]:
         "slots": worker.slots, "started": iso(record.started_us), "seen": iso(worker.seen_us),
         "version": record.version,
         "serving": [
-            {"queue": one.queue, "family": one.is_family, "busy": one.busy, "slots": one.slots}
-            for one in record.serving
+            {"queue": serving.queue, "family": serving.is_family, "busy": serving.busy, "slots": serving.slots}
+            for serving in record.serving
         ],
     }  # fmt: skip
 
