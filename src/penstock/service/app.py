@@ -84,7 +84,7 @@ def create_app(
     app.state.logs = log_store
     app.state.ending = threading.Event()
     app.state.keys = None if settings.keys is None else Keys(settings.keys)
-    app.state.topologies = {one.name: one for one in topology_list}
+    app.state.topologies = {topology.name: topology for topology in topology_list}
     app.state.appenders = logs.Appenders()
     # Waiting claims have threads of their own: they must not keep other requests from theirs.
     app.state.waiting = anyio.CapacityLimiter(settings.waiting_claims)

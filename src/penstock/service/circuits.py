@@ -102,10 +102,10 @@ def list_circuits(
     breaker = breaker_of(request)
     most = page(request, limit)
     locked = breaker.locked_queues()
-    found = [one for one in breaker.circuits() if one.circuit > after][:most]
+    circuits = [circuit for circuit in breaker.circuits() if circuit.circuit > after][:most]
     return Circuits(
-        items=[_view(one, locked.get(one.hash, [])) for one in found],
-        next=found[-1].circuit if len(found) == most else None,
+        items=[_view(circuit, locked.get(circuit.hash, [])) for circuit in circuits],
+        next=circuits[-1].circuit if len(circuits) == most else None,
     )
 
 
@@ -113,8 +113,8 @@ def list_circuits(
 def show_circuit(request: Request, key: WholeReader, circuit: str) -> CircuitBody:
     """One circuit, by its hash or by what it stands for."""
     breaker = breaker_of(request)
-    found = breaker.circuit(circuit)
-    return _view(found, breaker.locked_queues().get(found.hash, []))
+    view = breaker.circuit(circuit)
+    return _view(view, breaker.locked_queues().get(view.hash, []))
 
 
 @router.put("/circuits/{circuit:path}/state", responses=responses(404, 409))
@@ -130,7 +130,7 @@ def set_state(request: Request, key: WholeAdmin, circuit: str, body: StateBody) 
                 hint="PUT /v1/breaker/config with circuitCheckEnabled first, or lock the queues.",
             )
     move = {"open": breaker.open, "half_open": breaker.half_open, "close": breaker.close}[body.state]
-    before = next((one.state for one in breaker.circuits() if circuit in (one.circuit, one.hash)), "not known")
+    before = next((known.state for known in breaker.circuits() if circuit in (known.circuit, known.hash)), "not known")
     moved = move(circuit, by=key.name, why=body.why or "by hand")
     record(request, key, ("state of circuit", moved.circuit), before, moved.state, why=body.why or "")
     return _view(moved, breaker.locked_queues().get(moved.hash, []))
@@ -179,8 +179,8 @@ def reset_config(request: Request, key: WholeAdmin) -> dict[str, Any]:
 @router.get("/breaker/settings", responses=responses())
 def show_settings(request: Request, key: WholeReader) -> dict[str, Any]:
     """Our own settings: ramp-up, probes, overrides per circuit."""
-    found: dict[str, Any] = msgspec.to_builtins(breaker_of(request).settings)
-    return found
+    settings: dict[str, Any] = msgspec.to_builtins(breaker_of(request).settings)
+    return settings
 
 
 @router.put("/breaker/settings", responses=responses())
@@ -202,8 +202,10 @@ def changes(request: Request, key: WholeReader) -> Changes:
     """Who changed the configuration, and how."""
     return Changes(
         items=[
-            ChangeView(at=from_micros(one.at_us), by=one.by, what=one.what, before=one.before, after=one.after)
-            for one in breaker_of(request).changes()
+            ChangeView(
+                at=from_micros(change.at_us), by=change.by, what=change.what, before=change.before, after=change.after
+            )
+            for change in breaker_of(request).changes()
         ]
     )
 
@@ -212,9 +214,11 @@ def _view(circuit: CircuitView, locks: list[Any]) -> CircuitBody:
     return CircuitBody(
         hash=circuit.hash, circuit=circuit.circuit, state=circuit.state, since=circuit.since, ratio=circuit.ratio,
         successes=circuit.successes, failures=circuit.failures, locked_count=len(locks),
-        locked=[lock_view(one) for one in locks[:MOST_LOCKS]],
+        locked=[lock_view(lock) for lock in locks[:MOST_LOCKS]],
         transitions=[
-            TransitionView(at=one.at, state=one.state, why=one.why, by=one.by, ratio=one.ratio)
-            for one in circuit.transitions
+            TransitionView(
+                at=transition.at, state=transition.state, why=transition.why, by=transition.by, ratio=transition.ratio
+            )
+            for transition in circuit.transitions
         ],
     )  # fmt: skip

@@ -65,12 +65,12 @@ class Keys:
         """The key behind a secret."""
         self._refresh()
         hashed = hash_of(secret)
-        found = None
+        matching = None
         # Every hash is compared, so that the time says nothing about which one was close.
         for known, key in self._by_hash.items():
             if hmac.compare_digest(known, hashed):
-                found = key
-        return found
+                matching = key
+        return matching
 
     def holds(self, key: ApiKey) -> bool:
         """Whether a key that was found before is still there, and may still do the same."""

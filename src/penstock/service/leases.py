@@ -213,28 +213,30 @@ def _claimed(entries: list[Entry[Any]]) -> Response:
 def settle(request: Request, key: Consumer, queue: Name, ended: Outcomes) -> EndedViews:
     """Say how attempts ended."""
     store = store_of(request)
-    held = _held(store, key, check_queue(key, queue), {one.id: one.token for one in ended.outcomes})
+    held = _held(store, key, check_queue(key, queue), {outcome.id: outcome.token for outcome in ended.outcomes})
     steps, order = [], []
-    for one in ended.outcomes:
-        lease = held.pop(one.id, None)
+    for outcome in ended.outcomes:
+        lease = held.pop(outcome.id, None)
         if lease is not None:
-            delay = duration_micros(one.delay, name="delay")
-            error = None if one.error is None else storable(one.error)
-            steps.append(Step((Ending(lease, one.outcome, delay_us=delay, error=error, started_us=lease.claimed_us),)))
-            order.append(one.id)
+            delay = duration_micros(outcome.delay, name="delay")
+            error = None if outcome.error is None else storable(outcome.error)
+            steps.append(
+                Step((Ending(lease, outcome.outcome, delay_us=delay, error=error, started_us=lease.claimed_us),))
+            )
+            order.append(outcome.id)
     results = dict(zip(order, store.driver.settle(steps).results if steps else [], strict=True))
-    return EndedViews(items=[_ended(one.id, results.get(one.id)) for one in ended.outcomes])
+    return EndedViews(items=[_ended(outcome.id, results.get(outcome.id)) for outcome in ended.outcomes])
 
 
 @router.post("/queues/{queue}/extend", responses=responses(404))
 def extend(request: Request, key: Consumer, queue: Name, body: ExtendBody) -> EndedViews:
     """Keep entries for longer."""
     store = store_of(request)
-    held = _held(store, key, check_queue(key, queue), {one.id: one.token for one in body.leases})
+    held = _held(store, key, check_queue(key, queue), {lease.id: lease.token for lease in body.leases})
     duration(body.lease, name="lease")
     ends = store.driver.extend(list(held.values()), check_lease(body.lease)) if held else []
     good = {id_ for id_, end in zip(held, ends, strict=True) if end is not None}
-    return EndedViews(items=[_ended(one.id, True if one.id in good else None) for one in body.leases])
+    return EndedViews(items=[_ended(lease.id, True if lease.id in good else None) for lease in body.leases])
 
 
 def _held(store: QueueStore, key: ApiKey, queue: str, tokens: dict[str, str]) -> dict[str, Lease]:

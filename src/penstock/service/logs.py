@@ -163,7 +163,7 @@ def delete_log(request: Request, key: Admin, log: Name) -> None:
     """Remove a log with its records and every group's offsets in it."""
     store = logs_of(request)
     request.app.state.appenders.close(check_log(key, log))
-    records = sum(one.end - one.start for one in store.bounds(log)) if store.exists(log) else 0
+    records = sum(partition.end - partition.start for partition in store.bounds(log)) if store.exists(log) else 0
     if not store.delete(log):
         raise LogNotFound(f"there is no log {log!r}.", hint="GET /v1/logs lists those there are.")
     record_change(request, key, ("deletion of log", log), f"{records} records", "deleted")
@@ -185,7 +185,7 @@ def append(request: Request, key: Producer, log: Name, body: NewRecordsBody) -> 
         headers=[with_trace(record.headers, request.headers.items()) or None for record in body.records],
         partition=body.partition,
     )
-    return Offsets(items=[OffsetView(partition=one.partition, offset=one.value) for one in places])
+    return Offsets(items=[OffsetView(partition=offset.partition, offset=offset.value) for offset in places])
 
 
 @router.get("/logs/{log}/records", response_model=Records, responses=responses(404, 409, 416))
@@ -277,7 +277,11 @@ def forget_group(request: Request, key: Admin, log: Name, group: Name) -> None:
 def _view(store: LogStore, log: str) -> LogView:
     bounds = store.bounds(log)
     return LogView(
-        log=log, partitions=[PartitionView(partition=one.partition, start=one.start, end=one.end) for one in bounds]
+        log=log,
+        partitions=[
+            PartitionView(partition=partition.partition, start=partition.start, end=partition.end)
+            for partition in bounds
+        ],
     )
 
 
@@ -288,7 +292,7 @@ def _group(store: LogStore, log: str, group: str) -> GroupView:
         GroupPartition(partition=index, committed=committed[index], end=lag.upper, lag=lag.lag)
         for index, lag in enumerate(lags)
     ]
-    return GroupView(group=group, lag=sum(one.lag for one in parts), partitions=parts)
+    return GroupView(group=group, lag=sum(part.lag for part in parts), partitions=parts)
 
 
 LogView.model_rebuild()
@@ -303,14 +307,14 @@ class Appenders:
 
     def get(self, store: LogStore, log: str, raw: bool) -> Any:
         """The appender of a log; a log that was deleted and created again gets a new one."""
-        found = self._open.get((log, raw))
-        if found is None or found.closed:
+        appender = self._open.get((log, raw))
+        if appender is None or appender.closed:
             codec: Any = bytes if raw else Any
             if (wanted := store.settings(log).codec) not in (None, BYTES if raw else "json"):
                 raise BadInput(f"log {log!r} holds {wanted}.", hint="Send bytes for bytes, value for JSON.")
-            found = store.appender(log, codec)
-            self._open[log, raw] = found
-        return found
+            appender = store.appender(log, codec)
+            self._open[log, raw] = appender
+        return appender
 
     def close(self, log: str | None = None) -> None:
         """Close those of a log, or all."""

@@ -152,7 +152,7 @@ async def _hung_up(_: Request, error: Exception) -> JSONResponse:
 
 async def _invalid(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)  # noqa: S101
-    errors = [_wrong(one) for one in list(error.errors())[:MOST_ERRORS]]
+    errors = [_wrong(fault) for fault in list(error.errors())[:MOST_ERRORS]]
     first = errors[0] if errors else {"where": "body", "what": "cannot be read"}
     detail = f"{first['where']}: {first['what']}"
     return problem(422, detail, kind=WRONG_FORM, hint=_right_form(request, error), errors=errors)
@@ -168,7 +168,7 @@ def _wrong(error: Any) -> dict[str, str]:
 
 def _right_form(request: Request, error: RequestValidationError) -> str:
     """What to send instead."""
-    kinds = {str(one["type"]) for one in list(error.errors())[:MOST_ERRORS] if one["loc"][0] == "body"}
+    kinds = {str(fault["type"]) for fault in list(error.errors())[:MOST_ERRORS] if fault["loc"][0] == "body"}
     said = request.headers.get("content-type", "nothing")
     if kinds and "json" not in said:
         return f"Send the header content-type: application/json; the request said {said}."
@@ -181,9 +181,9 @@ def _right_form(request: Request, error: RequestValidationError) -> str:
 
 async def _plain(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)  # noqa: S101
-    made = problem(error.status_code, str(error.detail))
-    made.headers.update(error.headers or {})
-    return made
+    response = problem(error.status_code, str(error.detail))
+    response.headers.update(error.headers or {})
+    return response
 
 
 async def _unexpected(_: Request, error: Exception) -> JSONResponse:

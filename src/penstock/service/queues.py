@@ -113,7 +113,7 @@ def store_of(request: Request) -> QueueStore:
     return store
 
 
-def there(request: Request, name: str, *, or_deleted: bool = False) -> Queue[Any]:
+def existing_queue(request: Request, name: str, *, or_deleted: bool = False) -> Queue[Any]:
     """A queue that is there: a slip in a name must not look like an empty queue."""
     queue: Queue[Any] = store_of(request).queue(name)
     if queue.exists():
@@ -147,14 +147,16 @@ def list_queues(
         return Queues(items=[], next=None)
     most = page(request, limit)
     wanted = max(prefix, key.prefix, key=len)
-    found = listed_queues(store_of(request), prefix=wanted, after=after, limit=most)
-    return Queues(items=[queue_view(one) for one in found], next=found[-1].queue if len(found) == most else None)
+    queues = listed_queues(store_of(request), prefix=wanted, after=after, limit=most)
+    return Queues(
+        items=[queue_view(counts) for counts in queues], next=queues[-1].queue if len(queues) == most else None
+    )
 
 
 @router.get("/queues/{queue}", responses=responses(404))
 def show_queue(request: Request, key: Reader, queue: Name) -> QueueView:
     """What a queue holds right now."""
-    return queue_view(there(request, check_queue(key, queue)).counts())
+    return queue_view(existing_queue(request, check_queue(key, queue)).counts())
 
 
 @router.patch("/queues/{queue}", responses=responses(404, 409))
@@ -162,18 +164,18 @@ def define_queue(request: Request, key: Admin, queue: Name, definition: Definiti
     """Say how a queue behaves: strict order, rate, how many at once."""
     note(key, "definition", check_queue(key, queue), definition.model_dump(exclude_unset=True))
     before = store_of(request).driver.definitions().get(queue)
-    made = store_of(request).queue(
+    defined = store_of(request).queue(
         check_queue(key, queue), fifo=definition.fifo, rate=definition.rate, in_flight=definition.in_flight
     )
     after = store_of(request).driver.definitions().get(queue)
     record(request, key, ("definition of queue", queue), as_text(before), as_text(after))
-    return queue_view(made.counts())
+    return queue_view(defined.counts())
 
 
 @router.delete("/queues/{queue}", status_code=204, responses=responses(404, 409))
 def delete_queue(request: Request, key: Admin, queue: Name) -> None:
     """Take an empty queue off the lists and forget its settings and locks; a put brings it back."""
-    handle = there(request, check_queue(key, queue))
+    handle = existing_queue(request, check_queue(key, queue))
     before = locks_text(handle)
     store_of(request).queue(queue).delete()
     record(request, key, ("deletion of queue", queue), f"empty, {before}", "deleted")
@@ -194,8 +196,8 @@ def put(
 ) -> PutView:
     """Put one entry; when this answers it is stored."""
     store = store_of(request)
-    made, links = _new(request, key, check_queue(key, queue), entry, idempotency_key, 0)
-    [result] = _put(store, [made], links)
+    new, links = _new(request, key, check_queue(key, queue), entry, idempotency_key, 0)
+    [result] = _put(store, [new], links)
     response.status_code = 201 if result.created else 200
     return _put_view(result)
 
@@ -207,13 +209,13 @@ def put_many(
     """Put up to 1,000 entries as one unit: all or none."""
     store = store_of(request)
     check_queue(key, queue)
-    made: list[NewEntry] = []
+    entries: list[NewEntry] = []
     links: list[Link] = []
     for number, entry in enumerate(many.entries):
         new, own = _new(request, key, queue, entry, idempotency_key, number)
-        made.append(new)
+        entries.append(new)
         links += own
-    return PutsView(items=[_put_view(result) for result in _put(store, made, links)])
+    return PutsView(items=[_put_view(result) for result in _put(store, entries, links)])
 
 
 @router.get("/queues/{queue}/entries", response_model=Entries, responses=responses(404))
@@ -230,8 +232,8 @@ def find_entries(
 ) -> Response:
     """Live entries in the order they were put."""
     find = partial(
-        there(request, check_queue(key, queue)).find, state=state, labels=read_labels(label), due_from=aware(due_from),
-        due_before=aware(due_before),
+        existing_queue(request, check_queue(key, queue)).find, state=state, labels=read_labels(label),
+        due_from=aware(due_from), due_before=aware(due_before),
     )  # fmt: skip
     entries, following = page_of(request, find, after, page(request, limit))
     return written(Entries(items=[entry_view(entry) for entry in entries], next=following))
@@ -339,7 +341,7 @@ def history(
     limit: Limit = None,
 ) -> Response:
     """Ended attempts, oldest first; also those of a deleted queue."""
-    handle = there(request, check_queue(key, queue), or_deleted=True)
+    handle = existing_queue(request, check_queue(key, queue), or_deleted=True)
     find = partial(
         handle.history, None if id is None else stored_id(handle, key, id, ended=True), state=state,
         labels=read_labels(label), since=aware(since), before=aware(before),
@@ -353,7 +355,7 @@ def dead(
     request: Request, key: Reader, queue: Name, label: Labels = None, after: After = 0, limit: Limit = None
 ) -> Response:
     """Dead letters."""
-    find = partial(there(request, check_queue(key, queue)).dead, labels=read_labels(label))
+    find = partial(existing_queue(request, check_queue(key, queue)).dead, labels=read_labels(label))
     entries, following = page_of(request, find, after, page(request, limit))
     return written(Entries(items=[entry_view(entry) for entry in entries], next=following))
 
@@ -378,7 +380,7 @@ def purge(
     label: Labels = None,
 ) -> Number:
     """Remove dead letters for good."""
-    handle = there(request, check_queue(key, queue))
+    handle = existing_queue(request, check_queue(key, queue))
     purged = handle.purge_dead(before=aware(before), labels=read_labels(label))
     note(key, "purge of dead letters", queue, purged)
     record(request, key, ("purge of dead letters", queue), f"{purged} dead letters", "removed")
@@ -398,10 +400,10 @@ def all_locks(
     """The locks on all queues."""
     most = page(request, limit)
     behind = tuple(after.partition("/")[::2])
-    locks = sorted((one for one in store_of(request).locks() if key.sees(one.queue)), key=_place)
-    found = [one for one in locks if _place(one) > behind][:most]
-    following = "/".join(_place(found[-1])) if len(found) == most else None
-    return Locks(items=[lock_view(one) for one in found], next=following)
+    locks = sorted((lock for lock in store_of(request).locks() if key.sees(lock.queue)), key=_place)
+    shown = [lock for lock in locks if _place(lock) > behind][:most]
+    following = "/".join(_place(shown[-1])) if len(shown) == most else None
+    return Locks(items=[lock_view(lock) for lock in shown], next=following)
 
 
 @router.put("/queues/{queue}/locks/{holder}", responses=responses(404))

@@ -34,7 +34,7 @@ def named(ids: list[str]) -> str:
 def locks_text(queue: Queue[Any]) -> str:
     """Who has locked a queue, and why."""
     locks = queue.locks()
-    return ", ".join(f"locked by {one.holder}: {one.reason or 'no reason'}" for one in locks) or "not locked"
+    return ", ".join(f"locked by {lock.holder}: {lock.reason or 'no reason'}" for lock in locks) or "not locked"
 
 
 def as_text(value: Any) -> str:

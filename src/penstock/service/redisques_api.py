@@ -115,11 +115,11 @@ def redisques_router(prefix: str) -> APIRouter:
     async def answer(request: Request) -> Response:
         # As it was sent: a slash in the name of a queue is encoded, and not yet decoded here.
         path = raw_path(request).decode("latin-1").removeprefix(prefix)
-        found = _find(request.method, path)
-        if found is None:
+        route = _find(request.method, path)
+        if route is None:
             Requires("read").check(request)
             return PlainTextResponse("Method Not Allowed", 405)
-        scope, operation, queue, index = found
+        scope, operation, queue, index = route
         key = Requires(scope)(request, None, None)
         queuing: Queuing = request.app.state.queuing
         if queue:
@@ -224,7 +224,7 @@ def monitor(call: Call) -> Response:
     fields = {"lastDequeueAttempt": "", "lastDequeueSuccess": "", "nextDequeueDueTimestamp": ""}
     sizes = call.queuing.sizes(call.filter, call.key.sees)
     shown = [(name, size) for name, size in sizes.items() if size or call.is_set("emptyQueues")]
-    shown.sort(key=lambda one: -one[1])
+    shown.sort(key=lambda name_and_size: -name_and_size[1])
     return JSONResponse(
         {"queues": [{"name": name, "size": size, **fields} for name, size in shown[: call.number("limit")]]}
     )
@@ -233,15 +233,17 @@ def monitor(call: Call) -> Response:
 def statistics(call: Call) -> Response:
     """The figures of the queues, the longest first."""
     figures = [
-        one for one in call.queuing.figures(call.filter, call.key.sees) if one.size or call.is_set("emptyQueues")
+        figure
+        for figure in call.queuing.figures(call.filter, call.key.sees)
+        if figure.size or call.is_set("emptyQueues")
     ]
-    figures.sort(key=lambda one: -one.size)
+    figures.sort(key=lambda figure: -figure.size)
     shown = [
         {
-            "name": one.name, "size": one.size, "failures": one.failures, "backpressureTime": 0, "slowdownTime": 0,
-            "speed": one.speed, "dequeueStatistic": None,
+            "name": figure.name, "size": figure.size, "failures": figure.failures,
+            "backpressureTime": 0, "slowdownTime": 0, "speed": figure.speed, "dequeueStatistic": None,
         }
-        for one in figures[: call.number("limit")]
+        for figure in figures[: call.number("limit")]
     ]  # fmt: skip
     return JSONResponse({"queues": shown})
 

@@ -38,7 +38,9 @@ class CheckedRoute(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """The handler of one request."""
         handle = super().get_route_handler()
-        checks = [one.call for one in self.dependant.dependencies if isinstance(one.call, Requires)]
+        checks = [
+            dependency.call for dependency in self.dependant.dependencies if isinstance(dependency.call, Requires)
+        ]
 
         async def checked(request: Request) -> Response:
             keys = [requires.check(request) for requires in checks]

@@ -33,7 +33,7 @@ class Server(uvicorn.Server):
 def serve(settings: ServiceSettings, announce: Callable[[str], object] = lambda url: None) -> None:
     """Serve until SIGTERM or Ctrl-C; requests under way are finished first. ``announce`` is told the URL."""
     # Whatever cannot be read is found before a store is made.
-    topologies = tuple(load_topology(one).check() for one in settings.topologies)
+    topologies = tuple(load_topology(name).check() for name in settings.topologies)
     if settings.routes is not None:
         read_routes(settings.routes)
     if settings.splitting is not None:
@@ -62,8 +62,8 @@ def serve(settings: ServiceSettings, announce: Callable[[str], object] = lambda 
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         announce(f"http://{host}:{listening.getsockname()[1]}")
         # uvicorn takes the signals while it serves and raises them again afterwards: by then all is said.
-        for one in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(one, lambda *_: None)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: None)
         server.run(sockets=[listening])
 
 

@@ -40,11 +40,11 @@ def scale(request: Request, key: Reader, queue: Names = None, family: Names = No
 
     What a circuit that is open holds back counts as locked.
     """
-    found = _counts(request, key, queue or [], family or [])
+    queues = _counts(request, key, queue or [], family or [])
     now = store_of(request).now()
-    free = [counts for counts in found if not counts.locks]
+    free = [counts for counts in queues if not counts.locks]
     oldest = min((counts.oldest_ready_us for counts in free if counts.oldest_ready_us is not None), default=now)
-    ready, leased = sum(counts.ready for counts in found), sum(counts.leased for counts in found)
+    ready, leased = sum(counts.ready for counts in queues), sum(counts.leased for counts in queues)
     locked = ready - sum(counts.ready for counts in free)
     return ScaleView(
         backlog=ready - locked + leased, ready=ready, leased=leased, locked=locked,

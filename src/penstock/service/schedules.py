@@ -71,7 +71,7 @@ def set_schedule(request: Request, key: Admin, name: Name, body: ScheduleBody) -
         name, body.value, cron=body.cron, every=body.every, zone=body.zone, version=body.version,
         catch_up=body.catch_up, labels=body.labels, priority=body.priority, on_conflict="raise",
     )  # fmt: skip
-    schedule = next((one for one in store.schedules() if one.name == name), None)
+    schedule = next((known for known in store.schedules() if known.name == name), None)
     if schedule is None:
         raise Conflict(f"schedule {name!r} was removed as soon as it was set.", hint="Somebody else removed it.")
     record(request, key, ("setting of schedule", name), before, _text(schedule))

@@ -37,7 +37,9 @@ def seed_router(prefix: str) -> APIRouter:
     def every(request: Request, key: WholeReader) -> Response:
         try:
             circuits = breaker_of(request).circuits()
-            return JSONResponse({one.hash: one.listed(_metric_name(request, one.circuit)) for one in circuits})
+            return JSONResponse(
+                {circuit.hash: circuit.listed(_metric_name(request, circuit.circuit)) for circuit in circuits}
+            )
         except PenstockError as error:
             return _failed(error, 404)
 
@@ -91,15 +93,15 @@ def _close(request: Request, circuit: str, key: ApiKey) -> Response:
 
 
 def _look(request: Request, circuit: str, *, whole: bool) -> Response:
-    found: dict[str, Any]
+    body: dict[str, Any]
     try:
         shown = breaker_of(request).circuit(circuit)
-        found = shown.information(_metric_name(request, shown.circuit))
+        body = shown.information(_metric_name(request, shown.circuit))
     except CircuitNotFound:
-        found = {"status": "closed", "info": {}}
+        body = {"status": "closed", "info": {}}
     except PenstockError as error:
         return _failed(error, 404)
-    return JSONResponse(found if whole else {"status": found["status"]})
+    return JSONResponse(body if whole else {"status": body["status"]})
 
 
 def _metric_name(request: Request, circuit: str) -> str | None:

@@ -395,13 +395,13 @@ def unbase64(text: str) -> bytes:
 
 def read_labels(given: list[str] | None) -> dict[str, str]:
     """``label=customer=ann`` parameters as labels."""
-    found = {}
-    for one in given or []:
-        name, equals, value = one.partition("=")
+    labels = {}
+    for text in given or []:
+        name, equals, value = text.partition("=")
         if not equals:
-            raise BadInput(f"label {one!r} has no value.", hint="Write it as label=name=value.")
-        found[name] = value
-    return found
+            raise BadInput(f"label {text!r} has no value.", hint="Write it as label=name=value.")
+        labels[name] = value
+    return labels
 
 
 def aware(moment: datetime | None) -> datetime | None:

@@ -36,11 +36,13 @@ async def signals(
     sources = [store.signals for store in (request.app.state.queues, request.app.state.logs) if store is not None]
     keys: Keys | None = request.app.state.keys
     give_back = request.app.state.streams_by_key.take(key)
-    told = Told(key, keys, sources, tuple(kind or ()), request.app.state.ending, give_back)
-    return StreamingResponse(told.events(limit), media_type="text/event-stream", background=BackgroundTask(told.end))
+    listener = Listener(key, keys, sources, tuple(kind or ()), request.app.state.ending, give_back)
+    return StreamingResponse(
+        listener.events(limit), media_type="text/event-stream", background=BackgroundTask(listener.end)
+    )
 
 
-class Told:
+class Listener:
     """One reader's share of the signals."""
 
     def __init__(

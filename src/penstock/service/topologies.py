@@ -81,7 +81,7 @@ def picture(
 
 
 def _known(request: Request, name: str) -> Topology:
-    found: Topology | None = request.app.state.topologies.get(name)
-    if found is None:
+    topology: Topology | None = request.app.state.topologies.get(name)
+    if topology is None:
         raise EntryNotFound(f"there is no topology {name!r}.", hint="Start the service with --topology MODULE:NAME.")
-    return found
+    return topology

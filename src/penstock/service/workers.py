@@ -97,7 +97,7 @@ def within(workers: list[KnownWorker], key: ApiKey) -> list[KnownWorker]:
     """Those that serve something within the key's reach, with what they serve of it."""
     if not key.prefix:
         return workers
-    return [worker for worker in (_narrowed(one, key) for one in workers) if worker.record.serving]
+    return [worker for worker in (_narrowed(worker, key) for worker in workers) if worker.record.serving]
 
 
 def seen_figures(store: QueueStore, key: ApiKey, minutes: int) -> list[Tally]:
@@ -118,7 +118,7 @@ def of_queue(tallies: Iterable[Tally], queue: str) -> list[Tally]:
 
 
 def _narrowed(worker: KnownWorker, key: ApiKey) -> KnownWorker:
-    serving = tuple(one for one in worker.record.serving if key.sees(one.queue))
+    serving = tuple(serving for serving in worker.record.serving if key.sees(serving.queue))
     return replace(worker, record=replace(worker.record, serving=serving))
 
 
@@ -127,12 +127,12 @@ def _view(worker: KnownWorker) -> WorkerView:
     return WorkerView(
         owner=record.owner, node=record.node, pid=record.pid, version=record.version, state=worker.state,
         started=from_micros(record.started_us), seen=from_micros(worker.seen_us), busy=worker.busy,
-        slots=worker.slots, serving=[_serving(one) for one in record.serving],
+        slots=worker.slots, serving=[_serving(serving) for serving in record.serving],
     )  # fmt: skip
 
 
-def _serving(one: Serving) -> ServingView:
-    return ServingView(queue=one.queue, family=one.is_family, busy=one.busy, slots=one.slots)
+def _serving(serving: Serving) -> ServingView:
+    return ServingView(queue=serving.queue, family=serving.is_family, busy=serving.busy, slots=serving.slots)
 
 
 def _minute(tally: Tally) -> MinuteView:

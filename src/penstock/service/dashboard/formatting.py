@@ -100,13 +100,13 @@ def short_id(id_: str) -> str:
     return id_ if len(id_) <= SHORT_ID else f"…{id_[-SHORT_ID:]}"
 
 
-def plural(count: int, one: str, many: str = "") -> str:
+def plural(count: int, noun: str, many: str = "") -> str:
     """A number with its noun.
 
     >>> plural(1, "entry", "entries"), plural(2, "queue")
     ('1 entry', '2 queues')
     """
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
+    return f"{count:,} {noun if count == 1 else many or noun + 's'}"
 
 
 def size(count: int) -> str:

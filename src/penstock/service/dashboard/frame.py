@@ -124,7 +124,7 @@ class Visit:
     def _counted(self) -> dict[str, tuple[int, bool]]:
         """What stands behind the items of the navigation, and whether it is bad."""
         counts = self.reading.counts(self.key)
-        dead = sum(one.dead for one in counts)
+        dead = sum(queue.dead for queue in counts)
         lost = sum(worker.state == "lost" for worker in self.reading.workers(self.key))
         return {"queues": (len(counts), False), "dead": (dead, dead > 0), "workers": (lost, lost > 0)}
 

@@ -41,7 +41,7 @@ def list_logs(request: Request, visiting: Visiting) -> Response:
             {
                 "name": name,
                 "partitions": len(bounds),
-                "records": sum(one.end - one.start for one in bounds),
+                "records": sum(partition.end - partition.start for partition in bounds),
                 "groups": by_log.get(name, []),
                 "lag": max((lag.lag for _, lag in by_log.get(name, [])), default=0),
             }
@@ -56,7 +56,7 @@ def show_log(request: Request, visiting: Visiting, log: LogName) -> Response:
     check_log(visiting.key, log)
     settings, bounds = store.settings(log), store.bounds(log)
     groups = [{"name": group, "lags": lags, "total": Lag.total(lags)} for group, lags in _lags(store, log)]
-    most = max((one.end - one.start for one in bounds), default=0)
+    most = max((partition.end - partition.start for partition in bounds), default=0)
     return visiting.page(
         "log.html",
         "logs",
@@ -65,7 +65,7 @@ def show_log(request: Request, visiting: Visiting, log: LogName) -> Response:
         settings=settings,
         bounds=bounds,
         most=most,
-        groups=sorted(groups, key=lambda one: -one["total"].lag),
+        groups=sorted(groups, key=lambda group: -group["total"].lag),
         **_browse(visiting, store, log, bounds, settings.codec or "json"),
     )
 
@@ -91,7 +91,7 @@ def _browse(visiting: Visit, store: LogStore, log: str, bounds: list[Bounds], co
     start = max(bound.start, start)
     records, following, is_cut = _records(store, place, start, key)
     chosen = visiting.given("record")
-    record = next((one for one in records if str(one.offset) == chosen), records[-1] if records else None)
+    record = next((each for each in records if str(each.offset) == chosen), records[-1] if records else None)
     return {
         "index": index,
         "key": key,
@@ -99,7 +99,7 @@ def _browse(visiting: Visit, store: LogStore, log: str, bounds: list[Bounds], co
         "offset": given,
         "start": start,
         "bound": bound,
-        "records": [(one, preview(one.payload, codec, "")) for one in records],
+        "records": [(each, preview(each.payload, codec, "")) for each in records],
         "following": following,
         "is_cut": is_cut,
         "record": record,

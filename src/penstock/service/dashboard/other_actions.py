@@ -167,7 +167,7 @@ def add(visiting: Visit, given: Given) -> Done:
     name, queue = given.needed("name", "the name"), check_queue(key, given.needed("queue", "the queue"))
     if not key.sees(name):
         raise BadInput(f"the name {name!r} is not within your reach.", hint=f"Begin it with {key.prefix!r}.")
-    if any(one.name == name for one in store.schedules()):
+    if any(schedule.name == name for schedule in store.schedules()):
         raise Conflict(f"there is a schedule {name!r} already.", hint="Choose another name, or remove that one first.")
     every = given.text("every")
     if every and duration(every, name="interval") < SHORTEST:

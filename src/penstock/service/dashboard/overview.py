@@ -51,8 +51,8 @@ def overview(visiting: Visiting) -> Response:
     counts = reading.counts(key)
     tallies = reading.figures(key)
     workers = reading.workers(key)
-    lags = sorted(reading.lags(key), key=lambda one: -one[2].lag)
-    schedules = sorted(reading.schedules(key), key=lambda one: one.next_us)
+    lags = sorted(reading.lags(key), key=lambda row: -row[2].lag)
+    schedules = sorted(reading.schedules(key), key=lambda schedule: schedule.next_us)
     return visiting.page(
         "overview.html",
         "overview",
@@ -63,11 +63,11 @@ def overview(visiting: Visiting) -> Response:
         figures=_figures(counts, tallies, workers, now),
         queue_rows=queue_rows(_telling(counts, tallies)[:MOST_QUEUES], tallies, now),
         queue_count=len(counts),
-        log_count=len({one[0] for one in lags}),
+        log_count=len({row[0] for row in lags}),
         nodes=by_node(workers),
         workers=workers,
         lags=lags[:6],
-        schedules=[(one, one.is_paused) for one in schedules[:6]],
+        schedules=[(schedule, schedule.is_paused) for schedule in schedules[:6]],
         **rate_charts(reading.figures_for(key, minutes), minutes, now),
     )
 
@@ -144,19 +144,19 @@ def queue_rows(counts: list[Counts], tallies: list[Tally], now: Micros) -> list[
         if tally.minute >= last - 60:
             by_handler.setdefault((tally.queue, tally.is_family), {})[tally.minute] = tally
     rows = []
-    for one in counts:
-        own = by_handler.get((one.queue, False))
+    for queue in counts:
+        own = by_handler.get((queue.queue, False))
         values = [float(own[minute].done) if own and minute in own else 0.0 for minute in range(last - 60, last)]
         doubled = [values[place] + values[place + 1] for place in range(0, len(values), 2)]
         path, area = spark(doubled)
         rows.append(
             {
-                "counts": one,
+                "counts": queue,
                 "path": path,
                 "area": area,
                 "has_figures": own is not None,
                 "per_minute": sum(values[-RECENT:]) / RECENT,
-                "oldest": None if one.oldest_ready_us is None else max(0, now - one.oldest_ready_us),
+                "oldest": None if queue.oldest_ready_us is None else max(0, now - queue.oldest_ready_us),
             }
         )
     return rows
@@ -170,12 +170,12 @@ def by_node(workers: list[KnownWorker]) -> list[dict[str, Any]]:
     return [
         {
             "node": node,
-            "alive": sum(one.state != "lost" for one in some),
-            "lost": sum(one.state == "lost" for one in some),
-            "busy": sum(one.busy for one in some if one.state != "lost"),
-            "slots": sum(one.slots for one in some if one.state != "lost"),
-            "since": min(one.record.started_us for one in some),
-            "seen": max(one.seen_us for one in some),
+            "alive": sum(worker.state != "lost" for worker in some),
+            "lost": sum(worker.state == "lost" for worker in some),
+            "busy": sum(worker.busy for worker in some if worker.state != "lost"),
+            "slots": sum(worker.slots for worker in some if worker.state != "lost"),
+            "since": min(worker.record.started_us for worker in some),
+            "seen": max(worker.seen_us for worker in some),
         }
         for node, some in sorted(nodes.items())
     ]
@@ -187,7 +187,13 @@ def _telling(counts: list[Counts], tallies: list[Tally]) -> list[Counts]:
     for tally in tallies:
         busy[tally.queue] += tally.done + tally.failed
     return sorted(
-        counts, key=lambda one: (-min(one.dead, 1), -min(len(one.locks), 1), -one.ready - one.leased, -busy[one.queue])
+        counts,
+        key=lambda queue: (
+            -min(queue.dead, 1),
+            -min(len(queue.locks), 1),
+            -queue.ready - queue.leased,
+            -busy[queue.queue],
+        ),
     )
 
 
@@ -196,8 +202,8 @@ def _figures(counts: list[Counts], tallies: list[Tally], workers: list[KnownWork
     recent = total(tally for tally in tallies if last - RECENT <= tally.minute < last)
     hour = total(tally for tally in tallies if tally.minute >= last - 60)
     waiting = min(
-        (one for one in counts if one.oldest_ready_us is not None),
-        key=lambda one: one.oldest_ready_us or 0,
+        (queue for queue in counts if queue.oldest_ready_us is not None),
+        key=lambda queue: queue.oldest_ready_us or 0,
         default=None,
     )
     live = [worker for worker in workers if worker.state != "lost"]
@@ -207,11 +213,11 @@ def _figures(counts: list[Counts], tallies: list[Tally], workers: list[KnownWork
         "hour_dead": hour.dead,
         "failed": 100 * hour.failed / (hour.done + hour.failed) if hour.failed else 0,
         "hour_failed": hour.failed,
-        "ready": sum(one.ready for one in counts),
-        "delayed": sum(one.delayed + one.retrying for one in counts),
-        "leased": sum(one.leased for one in counts),
+        "ready": sum(queue.ready for queue in counts),
+        "delayed": sum(queue.delayed + queue.retrying for queue in counts),
+        "leased": sum(queue.leased for queue in counts),
         "slots": sum(worker.slots for worker in live),
-        "dead": sum(one.dead for one in counts),
+        "dead": sum(queue.dead for queue in counts),
         "workers": len(live),
         "oldest": None if waiting is None else max(0, now - (waiting.oldest_ready_us or now)),
         "oldest_queue": None if waiting is None else waiting.queue,
@@ -250,17 +256,17 @@ def _open_circuits(visiting: Visit, now: Micros) -> Iterator[Attention]:
 
 def _nobody_works(counts: list[Counts], workers: list[KnownWorker]) -> Iterator[Attention]:
     live = [worker for worker in workers if worker.state != "lost"]
-    served = [one for worker in live for one in worker.record.serving]
-    names = {one.queue for one in served if not one.is_family}
-    families = tuple(one.queue for one in served if one.is_family)
+    served = [serving for worker in live for serving in worker.record.serving]
+    names = {serving.queue for serving in served if not serving.is_family}
+    families = tuple(serving.queue for serving in served if serving.is_family)
 
     def is_served(queue: str) -> bool:
         return queue in names or (bool(families) and queue.startswith(families))
 
-    alone = [one for one in counts if one.ready and not one.locks and not is_served(one.queue)]
+    alone = [queue for queue in counts if queue.ready and not queue.locks and not is_served(queue.queue)]
     if not alone:
         return
-    ready = sum(one.ready for one in alone)
+    ready = sum(queue.ready for queue in alone)
     if not live:
         yield Attention(
             "bad",
@@ -272,7 +278,7 @@ def _nobody_works(counts: list[Counts], workers: list[KnownWorker]) -> Iterator[
             "Look at workers",
         )
         return
-    worst = max(alone, key=lambda one: one.ready)
+    worst = max(alone, key=lambda queue: queue.ready)
     more = f" and {plural(len(alone) - 1, 'other queue')}" if len(alone) > 1 else ""
     yield Attention(
         "warn",
@@ -286,22 +292,22 @@ def _nobody_works(counts: list[Counts], workers: list[KnownWorker]) -> Iterator[
 
 
 def _dead_letters(visiting: Visit, counts: list[Counts]) -> Iterator[Attention]:
-    with_dead = sorted((one for one in counts if one.dead), key=lambda one: -one.dead)
-    for one in with_dead[:3]:
-        sample = visiting.reading.dead(Find(queue=one.queue), "", "").rows
+    with_dead = sorted((queue for queue in counts if queue.dead), key=lambda queue: -queue.dead)
+    for queue in with_dead[:3]:
+        sample = visiting.reading.dead(Find(queue=queue.queue), "", "").rows
         errors = errors_of(sample)
         why = "" if not errors else f"{'All' if len(errors) == 1 else 'Most'} with {errors[0][0]}"
         yield Attention(
             "bad",
             "dead",
-            f"{one.queue} has {plural(one.dead, 'dead letter')}.",
+            f"{queue.queue} has {plural(queue.dead, 'dead letter')}.",
             why,
             "",
-            address(f"/ui/queues/{one.queue}", tab="dead"),
+            address(f"/ui/queues/{queue.queue}", tab="dead"),
             "Look at dead letters",
         )
     if len(with_dead) > 3:
-        rest = sum(one.dead for one in with_dead[3:])
+        rest = sum(queue.dead for queue in with_dead[3:])
         yield Attention(
             "bad",
             "dead",
@@ -316,7 +322,7 @@ def _dead_letters(visiting: Visit, counts: list[Counts]) -> Iterator[Attention]:
 def _lost_workers(workers: list[KnownWorker], now: Micros) -> Iterator[Attention]:
     lost = [worker for worker in workers if worker.state == "lost"]
     if lost:
-        last = max(lost, key=lambda one: one.seen_us)
+        last = max(lost, key=lambda worker: worker.seen_us)
         what = f"Worker {last.record.node}, process {last.record.pid}, has gone silent."
         yield Attention(
             "warn",
@@ -330,9 +336,9 @@ def _lost_workers(workers: list[KnownWorker], now: Micros) -> Iterator[Attention
 
 
 def _locked(counts: list[Counts]) -> Iterator[Attention]:
-    locked = [one for one in counts if one.locks and one.ready]
+    locked = [queue for queue in counts if queue.locks and queue.ready]
     if locked:
-        worst = max(locked, key=lambda one: one.ready)
+        worst = max(locked, key=lambda queue: queue.ready)
         more = f" and {plural(len(locked) - 1, 'other queue')}" if len(locked) > 1 else ""
         lock = worst.locks[0]
         why = f"by {lock.holder}" + (f": {lock.reason}" if lock.reason else "")
@@ -340,7 +346,7 @@ def _locked(counts: list[Counts]) -> Iterator[Attention]:
             "warn",
             "lock",
             f"{worst.queue}{more} {'are' if more else 'is'} locked while entries wait.",
-            f"{plural(sum(one.ready for one in locked), 'entry', 'entries')} ready; {why}.",
+            f"{plural(sum(queue.ready for queue in locked), 'entry', 'entries')} ready; {why}.",
             "",
             address(f"/ui/queues/{worst.queue}"),
             "Look at the queue",
@@ -362,9 +368,9 @@ def _skipped(visiting: Visit) -> Iterator[Attention]:
 
 
 def _overdue(visiting: Visit, now: Micros) -> Iterator[Attention]:
-    overdue = [one for one in visiting.reading.schedules(visiting.key) if one.next_us < now - LATE]
+    overdue = [schedule for schedule in visiting.reading.schedules(visiting.key) if schedule.next_us < now - LATE]
     if overdue:
-        latest = min(overdue, key=lambda one: one.next_us)
+        latest = min(overdue, key=lambda schedule: schedule.next_us)
         yield Attention(
             "warn",
             "schedule",

@@ -61,8 +61,8 @@ def _plan_unlock(visiting: Visit, given: Given) -> Plan:
     queue = _queue(visiting, given)
     holder = given.text("holder", HOLDER)
     counts, locks = queue.counts(), queue.locks()
-    others = len([one for one in locks if one.holder != holder])
-    held = next((one for one in locks if one.holder == holder), None)
+    others = len([lock for lock in locks if lock.holder != holder])
+    held = next((lock for lock in locks if lock.holder == holder), None)
     return Plan(
         title=f"Unlock {queue.name}?",
         note=f"The lock of {holder} is taken away."
@@ -96,7 +96,7 @@ def unlock(visiting: Visit, given: Given) -> Done:
 
 def _locks_text(queue: Queue[Any]) -> str:
     locks = queue.locks()
-    return ", ".join(f"locked by {one.holder}: {one.reason or 'no reason'}" for one in locks) or "not locked"
+    return ", ".join(f"locked by {lock.holder}: {lock.reason or 'no reason'}" for lock in locks) or "not locked"
 
 
 # --- dead letters ------------------------------------------------------------------------------------

@@ -31,12 +31,12 @@ TABS = (
     ("history", "History", "done"),
 )
 SORTS: dict[str, Callable[[Counts], Any]] = {
-    "name": lambda one: one.queue,
-    "ready": lambda one: -one.ready,
-    "delayed": lambda one: -one.delayed - one.retrying,
-    "leased": lambda one: -one.leased,
-    "dead": lambda one: -one.dead,
-    "oldest": lambda one: one.oldest_ready_us or 1 << 62,
+    "name": lambda queue: queue.queue,
+    "ready": lambda queue: -queue.ready,
+    "delayed": lambda queue: -queue.delayed - queue.retrying,
+    "leased": lambda queue: -queue.leased,
+    "dead": lambda queue: -queue.dead,
+    "oldest": lambda queue: queue.oldest_ready_us or 1 << 62,
 }
 
 
@@ -48,9 +48,11 @@ def list_queues(visiting: Visiting) -> Response:
     order = SORTS.get(sort, SORTS["name"])
     only = visiting.given("only")
     chosen = [
-        one for one in reading.counts(visiting.key) if prefix.lower() in one.queue.lower() and _is_meant(one, only)
+        queue
+        for queue in reading.counts(visiting.key)
+        if prefix.lower() in queue.queue.lower() and _is_meant(queue, only)
     ]
-    chosen.sort(key=lambda one: (order(one), one.queue))
+    chosen.sort(key=lambda queue: (order(queue), queue.queue))
     page = page_number(visiting.given("page"), len(chosen))
     shown = chosen[page * ON_A_PAGE : (page + 1) * ON_A_PAGE]
     return visiting.page(
@@ -68,8 +70,8 @@ def list_queues(visiting: Visiting) -> Response:
     )
 
 
-def _is_meant(one: Counts, only: str) -> bool:
-    return {"dead": one.dead > 0, "locked": bool(one.locks), "waiting": one.live > 0}.get(only, True)
+def _is_meant(queue: Counts, only: str) -> bool:
+    return {"dead": queue.dead > 0, "locked": bool(queue.locks), "waiting": queue.live > 0}.get(only, True)
 
 
 def page_number(given: str, total: int) -> int:
@@ -86,10 +88,11 @@ def show_queue(visiting: Visiting, queue: QueueName) -> Response:
     minutes = chosen_range(visiting.given("range"))
     tallies = of_queue(reading.figures_for(visiting.key, minutes), queue)
     served = [
-        (worker, one)
+        (worker, serving)
         for worker in reading.workers(visiting.key)
-        for one in worker.record.serving
-        if worker.state != "lost" and (one.queue == queue or (one.is_family and queue.startswith(one.queue)))
+        for serving in worker.record.serving
+        if worker.state != "lost"
+        and (serving.queue == queue or (serving.is_family and queue.startswith(serving.queue)))
     ]
     return visiting.page(
         "queue.html",
@@ -103,9 +106,9 @@ def show_queue(visiting: Visiting, queue: QueueName) -> Response:
         ranges=RANGES,
         definition=reading.queues.driver.definitions().get(queue),
         served=served,
-        slots=sum(one.slots for _, one in served),
+        slots=sum(serving.slots for _, serving in served),
         nodes=sorted({worker.record.node for worker, _ in served}),
-        family=next((one.queue for one in tallies if one.is_family), ""),
+        family=next((tally.queue for tally in tallies if tally.is_family), ""),
         oldest=None if counts.oldest_ready_us is None else max(0, now - counts.oldest_ready_us),
         **listed(visiting, queue, tab, is_empty=tab != "history" and not getattr(counts, tab, 1)),
         **rate_charts(tallies, minutes, now),
@@ -150,7 +153,7 @@ def all_dead(visiting: Visiting) -> Response:
     label, text, cursor = visiting.given("label"), visiting.given("error"), visiting.given("after")
     labels = read_labels([label]) if label else {}
     part = reading.dead(Find(family=key.prefix or None, labels=labels), text, cursor)
-    by_queue = sorted((one for one in reading.counts(key) if one.dead), key=lambda one: -one.dead)
+    by_queue = sorted((queue for queue in reading.counts(key) if queue.dead), key=lambda queue: -queue.dead)
     return visiting.page(
         "dead.html",
         "dead",
@@ -161,7 +164,7 @@ def all_dead(visiting: Visiting) -> Response:
         cursor=cursor,
         by_queue=by_queue[:20],
         queue_count=len(by_queue),
-        dead=sum(one.dead for one in by_queue),
+        dead=sum(queue.dead for queue in by_queue),
         errors=errors_of(part.rows)[:8],
         previews={row.id: preview(row.payload, row.codec, row.type) for row in part.rows},
     )

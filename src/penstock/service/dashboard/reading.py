@@ -170,11 +170,11 @@ class Reading:
 
     def counts(self, key: ApiKey) -> list[Counts]:
         """What all queues within the key's reach hold."""
-        return [one for one in self._counts.get() if key.sees(one.queue)]
+        return [queue for queue in self._counts.get() if key.sees(queue.queue)]
 
     def counts_of(self, key: ApiKey, name: str) -> Counts:
         """What one queue holds: as all pages show it, or as it is now if they do not know it yet."""
-        known = next((one for one in self._counts.get() if one.queue == name), None)
+        known = next((queue for queue in self._counts.get() if queue.queue == name), None)
         return known if known is not None and key.sees(name) else self.queue(name).counts()
 
     def queue(self, name: str) -> Queue[Any]:
@@ -318,11 +318,13 @@ class Reading:
 
     def schedules(self, key: ApiKey) -> list[Schedule]:
         """The schedules within the key's reach."""
-        return [one for one in self.queues.schedules() if key.sees(one.name) and key.sees(one.queue)]
+        return [
+            schedule for schedule in self.queues.schedules() if key.sees(schedule.name) and key.sees(schedule.queue)
+        ]
 
     def subscriptions(self, key: ApiKey) -> list[Subscription]:
         """The subscriptions whose queues are within the key's reach."""
-        return [one for one in self.queues.driver.subscriptions() if key.sees(one.queue)]
+        return [subscription for subscription in self.queues.driver.subscriptions() if key.sees(subscription.queue)]
 
     def changes(self, key: ApiKey) -> list[Change]:
         """Who changed what, the newest first."""
@@ -332,7 +334,7 @@ class Reading:
 
     def lags(self, key: ApiKey) -> list[tuple[str, str, Lag]]:
         """How far each group is behind, by log and group, or none without logs."""
-        return [one for one in self._lags.get() if key.sees(one[0])]
+        return [row for row in self._lags.get() if key.sees(row[0])]
 
     def _all_lags(self) -> list[tuple[str, str, Lag]]:
         if self.logs is None:
@@ -344,17 +346,17 @@ class Reading:
         """All circuits, those that are not closed first; they are about the queues of everybody."""
         if key.prefix:
             return []
-        return sorted(self._breaker.circuits(), key=lambda one: (-one.level, one.circuit))
+        return sorted(self._breaker.circuits(), key=lambda circuit: (-circuit.level, circuit.circuit))
 
     def findings(self) -> list[Finding] | None:
         """What ``doctor`` says of the stores, or None while it looks, which takes longer the more there is."""
         return self._findings.get()
 
     def _all_findings(self) -> list[Finding]:
-        found = list(self.queues.check())
+        findings = list(self.queues.check())
         if self.logs is not None:
-            found += [Finding(one.level, one.what, one.detail) for one in self.logs.check()]
-        return found
+            findings += [Finding(finding.level, finding.what, finding.detail) for finding in self.logs.check()]
+        return findings
 
 
 def errors_of(entries: Iterable[Entry[Any]]) -> list[tuple[str, int]]:
@@ -363,4 +365,4 @@ def errors_of(entries: Iterable[Entry[Any]]) -> list[tuple[str, int]]:
     for entry in entries:
         line = (with_traceback(entry).error or "no error was kept").splitlines()[0][:200]
         counted[line] = counted.get(line, 0) + 1
-    return sorted(counted.items(), key=lambda one: -one[1])
+    return sorted(counted.items(), key=lambda error_and_count: -error_and_count[1])

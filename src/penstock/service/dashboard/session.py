@@ -75,7 +75,7 @@ class Sessions:
         cookie = secrets.token_urlsafe(32)
         with self._lock:
             now = time.monotonic()
-            self._by_hash = {name: one for name, one in self._by_hash.items() if one.ends > now}
+            self._by_hash = {name: session for name, session in self._by_hash.items() if session.ends > now}
             while len(self._by_hash) >= MOST_SESSIONS:
                 del self._by_hash[min(self._by_hash, key=lambda name: self._by_hash[name].ends)]
             self._by_hash[hash_of(cookie)] = _Session(key, secrets.token_urlsafe(24), now + LIFETIME)

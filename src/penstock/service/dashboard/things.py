@@ -28,15 +28,18 @@ LONGEST_SEARCH = 300
 @router.get("/ui/schedules")
 def schedules(visiting: Visiting) -> Response:
     """What puts entries by itself, and when next."""
-    known = sorted(visiting.reading.schedules(visiting.key), key=lambda one: (one.is_paused, one.next_us, one.name))
+    known = sorted(
+        visiting.reading.schedules(visiting.key),
+        key=lambda schedule: (schedule.is_paused, schedule.next_us, schedule.name),
+    )
     rows = [
         {
-            "schedule": one,
-            "times": times_text(one),
-            "is_paused": one.is_paused,
-            "preview": preview(one.payload, one.codec, one.type),
+            "schedule": schedule,
+            "times": times_text(schedule),
+            "is_paused": schedule.is_paused,
+            "preview": preview(schedule.payload, schedule.codec, schedule.type),
         }
-        for one in known
+        for schedule in known
     ]
     return visiting.page("schedules.html", "schedules", live="#schedule-table", rows=rows)
 
@@ -50,8 +53,10 @@ def times_text(schedule: Schedule) -> str:
 @router.get("/ui/bus")
 def bus(visiting: Visiting) -> Response:
     """Subscriptions: which events they want, and what their queues hold."""
-    held = {one.queue: one for one in visiting.reading.counts(visiting.key)}
-    rows = [(one, held.get(one.queue)) for one in visiting.reading.subscriptions(visiting.key)]
+    held = {queue.queue: queue for queue in visiting.reading.counts(visiting.key)}
+    rows = [
+        (subscription, held.get(subscription.queue)) for subscription in visiting.reading.subscriptions(visiting.key)
+    ]
     return visiting.page("bus.html", "bus", live="#bus-table", rows=rows)
 
 
@@ -60,7 +65,9 @@ def circuits(request: Request, visiting: Visiting) -> Response:
     """Circuits: their states now and over the last hours, and the queues they keep back."""
     reading, now = visiting.reading, visiting.reading.now()
     known = reading.circuits(visiting.key)
-    chosen = next((one for one in known if one.hash == visiting.given("circuit")), known[0] if known else None)
+    chosen = next(
+        (circuit for circuit in known if circuit.hash == visiting.given("circuit")), known[0] if known else None
+    )
     locked = [] if chosen is None else request.app.state.breaker.locked_queues().get(chosen.hash, [])
     return visiting.page(
         "circuits.html",
@@ -70,7 +77,7 @@ def circuits(request: Request, visiting: Visiting) -> Response:
         chosen=chosen,
         locked=locked[:20],
         locked_count=len(locked),
-        lanes=[(one, _lane(one.transitions, one.state, now)) for one in known[:20]],
+        lanes=[(circuit, _lane(circuit.transitions, circuit.state, now)) for circuit in known[:20]],
         config=request.app.state.breaker.config,
         is_whole=not visiting.key.prefix,
     )
@@ -79,8 +86,8 @@ def circuits(request: Request, visiting: Visiting) -> Response:
 def _lane(transitions: tuple[Any, ...], state: str, now: Micros) -> list[tuple[str, float, float]]:
     """The states of a circuit over the last hours: what, from and width in percent."""
     begin = now - LANE
-    turns = [(max(one.at_us, begin), one.state) for one in transitions if one.at_us > begin]
-    before = [one.state for one in transitions if one.at_us <= begin]
+    turns = [(max(transition.at_us, begin), transition.state) for transition in transitions if transition.at_us > begin]
+    before = [transition.state for transition in transitions if transition.at_us <= begin]
     known = [(begin, before[-1] if before else "closed"), *turns]
     ends = [at for at, _ in known[1:]] + [now]
     return [
@@ -111,7 +118,7 @@ def workers(visiting: Visiting) -> Response:
 def by_owner(leased: Iterable[Entry[Any]]) -> dict[str, list[Entry[Any]]]:
     """The entries that each owner holds, those first that it has had for longest."""
     held: dict[str, list[Entry[Any]]] = {}
-    for entry in sorted(leased, key=lambda one: one.lease.claimed_us if one.lease else 0):
+    for entry in sorted(leased, key=lambda each: each.lease.claimed_us if each.lease else 0):
         if entry.lease is not None:
             held.setdefault(entry.lease.owner, []).append(entry)
     return held
@@ -121,7 +128,7 @@ def by_owner(leased: Iterable[Entry[Any]]) -> dict[str, list[Entry[Any]]]:
 def changes(visiting: Visiting) -> Response:
     """Who changed what by hand in the last 30 days."""
     target = visiting.given("target")
-    known = [one for one in visiting.reading.changes(visiting.key) if not target or one.target == target]
+    known = [change for change in visiting.reading.changes(visiting.key) if not target or change.target == target]
     return visiting.page(
         "changes.html", "changes", live="#change-table", changes=known[:200], target=target, count=len(known)
     )
@@ -204,7 +211,7 @@ def find(visiting: Visiting) -> Response:
     """A queue, an entry by its id, a part of it or its unique id, or entries with a label."""
     text = visiting.given("q")[:LONGEST_SEARCH]
     reading, key = visiting.reading, visiting.key
-    names = [one.queue for one in reading.counts(key)]
+    names = [queue.queue for queue in reading.counts(key)]
     if text in names:
         return RedirectResponse(address(f"/ui/queues/{text}"), 303)
     hits = reading.search(key, text) if text else []

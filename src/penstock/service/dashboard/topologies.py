@@ -59,7 +59,7 @@ def list_topologies(request: Request, visiting: Visiting) -> Response:
     return visiting.page(
         "topologies.html",
         "topologies",
-        topologies=sorted(request.app.state.topologies.values(), key=lambda one: one.name),
+        topologies=sorted(request.app.state.topologies.values(), key=lambda topology: topology.name),
     )
 
 
@@ -73,7 +73,7 @@ def show_topology(request: Request, visiting: Visiting, name: LogName) -> Respon
             404, f"There is no topology {name!r}; the service is told of one with --topology MODULE:NAME."
         )
     store = logs_of(request)
-    progress = {one.computation: one for one in progress_of(store, topology)}
+    progress = {row.computation: row for row in progress_of(store, topology)}
     rates = visiting.reading.rates.per_second(topology.name, _positions(topology, store))
     boxes, edges = drawn(topology, store, progress, rates)
     chosen = visiting.given("node")
@@ -116,7 +116,9 @@ def _partitions(store: LogStore, node: Any) -> list[tuple[str, int, Any]]:
 
 def _positions(topology: Topology, store: LogStore) -> dict[str, int]:
     """How much was ever written to each stream, and read by each computation."""
-    ends = {name: sum(one.end for one in store.bounds(name)) for name in topology.streams if store.exists(name)}
+    ends = {
+        name: sum(partition.end for partition in store.bounds(name)) for name in topology.streams if store.exists(name)
+    }
     read = {
         node.name: sum(
             lag.lower for stream in node.inputs.values() if stream in ends for lag in store.lags(stream, node.name)
@@ -136,16 +138,16 @@ def drawn(
     depth = _depths(topology)
     rows: dict[int, int] = {}
     boxes: dict[str, Box] = {}
-    for name in sorted(depth, key=lambda one: (depth[one], one)):
+    for name in sorted(depth, key=lambda node: (depth[node], node)):
         column = depth[name]
         row = rows.get(column, 0)
         rows[column] = row + 1
         kind = "node" if name in topology.nodes else "stream"
         records = dead = 0
         if kind == "stream" and store.exists(name):
-            records = sum(one.end - one.start for one in store.bounds(name))
+            records = sum(partition.end - partition.start for partition in store.bounds(name))
         if kind == "node" and store.exists(f"{name}.dead"):
-            dead = sum(one.end - one.start for one in store.bounds(f"{name}.dead"))
+            dead = sum(partition.end - partition.start for partition in store.bounds(f"{name}.dead"))
         boxes[name] = Box(
             name,
             kind,
