@@ -25,9 +25,9 @@ def explain(error: BaseException | None) -> PenstockError | None:
         if isinstance(error, PenstockError):
             return error
         for kind, text in reversed(_OURS.findall(str(error))):
-            found = getattr(errors, kind, None)
-            if isinstance(found, type) and issubclass(found, PenstockError):
-                return found(text.strip())
+            error_type = getattr(errors, kind, None)
+            if isinstance(error_type, type) and issubclass(error_type, PenstockError):
+                return error_type(text.strip())
         error = error.__cause__ or error.__context__
     return None
 
@@ -62,9 +62,9 @@ def spark_errors(what: str) -> Iterator[None]:
 
 def one_line(error: BaseException) -> str:
     """The sentence that says what is wrong, without names of classes and stacks."""
-    found = [text for name, text in _SPARKS.findall(str(error)) if name not in _WRAPPINGS]
-    if found:
-        return _short(found[-1])
+    texts = [text for name, text in _SPARKS.findall(str(error)) if name not in _WRAPPINGS]
+    if texts:
+        return _short(texts[-1])
     lines = str(error).strip().splitlines() or [type(error).__name__]
     if len(lines) > 1 and lines[0].startswith("An error occurred while calling"):
         lines = [lines[1].removeprefix(": ").partition("Exception: ")[2] or lines[1].removeprefix(": ")]  # py4j's own

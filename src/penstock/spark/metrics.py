@@ -114,7 +114,7 @@ class QueryMetrics(StreamingQueryListener):
 
 def _behind(sources: list[Any]) -> int | None:
     """What is left to read, or None where no source is ours."""
-    known = [left for one in sources if one.latestOffset and (left := _left(one)) is not None]
+    known = [left for source in sources if source.latestOffset and (left := _left(source)) is not None]
     return sum(known) if known else None
 
 

@@ -48,9 +48,9 @@ def session(
     given = {name: _text(value) for name, value in (settings or {}).items()}
     running = SparkSession.getActiveSession()
     if running is not None:
-        there = running.sparkContext.master
-        if master is not None and there != master:
-            raise Conflict(f"a Spark session on {there} is running.", hint="Stop it first: spark.stop().")
+        current = running.sparkContext.master
+        if master is not None and current != master:
+            raise Conflict(f"a Spark session on {current} is running.", hint="Stop it first: spark.stop().")
         for name, value in {**SETTINGS, **given}.items():
             if running.conf.isModifiable(name):
                 running.conf.set(name, value)
@@ -93,8 +93,8 @@ def check_java() -> int:
         said = run.stderr + run.stdout
     except (OSError, subprocess.TimeoutExpired) as cause:
         raise CannotOpen(f"{java} does not start: {cause}.", hint=f"{wanted}, or set JAVA_HOME.") from cause
-    found = re.search(r'version "(?:1\.)?(\d+)', said)
-    version = int(found[1]) if found else 0
+    match = re.search(r'version "(?:1\.)?(\d+)', said)
+    version = int(match[1]) if match else 0
     if version < JAVA:
         raise CannotOpen(
             f"Spark needs Java {JAVA}, and {java} is {version or 'unknown'}.", hint=f"{wanted}, and set JAVA_HOME."

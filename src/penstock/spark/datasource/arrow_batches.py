@@ -18,7 +18,7 @@ ROWS = 10_000  # of one batch to Spark; small frames are put together up to this
 BYTES = 4 * 1024 * 1024
 
 _HEADERS = pa.map_(pa.string(), pa.binary())
-_FIRST, _LAST = (to_micros(from_micros(one)) for one in (-(1 << 62), 1 << 62))  # of the calendar
+_FIRST, _LAST = (to_micros(from_micros(micros)) for micros in (-(1 << 62), 1 << 62))  # of the calendar
 
 
 def arrow_fields(schema: StructType, known: Mapping[str, str], payload: Iterable[str] = ()) -> pa.Schema:

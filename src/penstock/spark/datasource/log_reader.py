@@ -65,20 +65,25 @@ class _LogRanges:
 
     def bounds(self) -> dict[int, Bounds]:
         """What the chosen partitions hold."""
-        there = logs_at(self.options.url).bounds(self.log)
+        bounds = logs_at(self.options.url).bounds(self.log)
         chosen = self.options.partitions
         for index in chosen or ():
-            if index >= len(there):
+            if index >= len(bounds):
                 raise PartitionNotFound(
-                    f"log {self.log} has no partition {index}; it has {len(there)}.", hint=f"Use 0 to {len(there) - 1}."
+                    f"log {self.log} has no partition {index}; it has {len(bounds)}.",
+                    hint=f"Use 0 to {len(bounds) - 1}.",
                 )
-        return {one.partition: one for one in there if chosen is None or one.partition in chosen}
+        return {
+            partition.partition: partition for partition in bounds if chosen is None or partition.partition in chosen
+        }
 
     def place(self, what: str, text: str) -> Ends:
         """An option start or stop as offsets."""
         bounds = self.bounds()
         if text in ("earliest", "latest"):
-            return {index: one.start if text == "earliest" else one.end for index, one in bounds.items()}
+            return {
+                index: partition.start if text == "earliest" else partition.end for index, partition in bounds.items()
+            }
         given = read_offsets(text, what)
         if given is not None:
             for index in given:
@@ -87,7 +92,7 @@ class _LogRanges:
                         f"{what} names partition {index}, which is not read from log {self.log}.",
                         hint=f"Read are: {', '.join(map(str, bounds))}.",
                     )
-            edge = {index: one.start if what == "start" else one.end for index, one in bounds.items()}
+            edge = {index: partition.start if what == "start" else partition.end for index, partition in bounds.items()}
             return {index: given.get(index, at) for index, at in edge.items()}
         moment = read_moment(text)
         assert moment is not None  # noqa: S101 - the options were looked at
@@ -99,29 +104,29 @@ class _LogRanges:
 
         Of all partitions, chosen or not: a batch that was begun stays what it was, and has nothing of those left out.
         """
-        bounds = {one.partition: one for one in logs_at(self.options.url).bounds(self.log)}
+        bounds = {partition.partition: partition for partition in logs_at(self.options.url).bounds(self.log)}
         skip = self.options.lost == "skip"
-        found: list[tuple[int, int, int]] = []
+        pieces: list[tuple[int, int, int]] = []
         for index, stop in sorted(stops.items()):
             if starts.get(index) == stop:
                 continue
-            one = bounds.get(index)
-            if one is None:
+            partition = bounds.get(index)
+            if partition is None:
                 raise PartitionNotFound(
                     f"log {self.log} no longer has partition {index}.",
                     hint="Was it created again? Start a new checkpoint.",
                 )
-            start = starts.get(index, one.start)
-            if start < one.start:
+            start = starts.get(index, partition.start)
+            if start < partition.start:
                 if not skip:
-                    raise lost(self.log, index, start, min(one.start, stop))
-                start = one.start
-            if stop > one.end or start > one.end:
+                    raise lost(self.log, index, start, min(partition.start, stop))
+                start = partition.start
+            if stop > partition.end or start > partition.end:
                 if not skip:
-                    raise shorter(self.log, one, max(start, stop))
-                stop = min(stop, one.end)  # noqa: PLW2901
-            found += [(index, low, high) for low, high in self.cut(index, start, stop) if low < high]
-        return [LogRange(identity, *one) for one in _split(found, self.options.tasks or 0)]
+                    raise shorter(self.log, partition, max(start, stop))
+                stop = min(stop, partition.end)  # noqa: PLW2901
+            pieces += [(index, low, high) for low, high in self.cut(index, start, stop) if low < high]
+        return [LogRange(identity, *piece) for piece in _split(pieces, self.options.tasks or 0)]
 
     def cut(self, index: int, start: int, stop: int) -> list[tuple[int, int]]:
         """The ranges that have to be read of one."""
@@ -167,20 +172,20 @@ class _LogRanges:
                 start = max(now, start + 1)
 
     def _shaped(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        made: list[Any] = []
+        columns: list[Any] = []
         parsed = self.payloads.parse(batch.column("value")) if self.payloads is not None else {}
         for field in self.fields:
             if field.name in parsed:
-                made.append(parsed[field.name])
+                columns.append(parsed[field.name])
             elif field.name == "log":
-                made.append(pa.repeat(pa.scalar(self.log, pa.string()), batch.num_rows))
+                columns.append(pa.repeat(pa.scalar(self.log, pa.string()), batch.num_rows))
             elif field.name == "headers":
-                made.append(header_maps(batch.column("headers")))
+                columns.append(header_maps(batch.column("headers")))
             elif field.name == "time":
-                made.append(in_calendar(batch.column("time")))
+                columns.append(in_calendar(batch.column("time")))
             else:
-                made.append(batch.column(field.name))
-        return pa.RecordBatch.from_arrays(made, schema=self.fields)
+                columns.append(batch.column(field.name))
+        return pa.RecordBatch.from_arrays(columns, schema=self.fields)
 
 
 class LogReader(_LogRanges, DataSourceReader):
@@ -247,7 +252,7 @@ class LogStreamReader(_LogRanges, DataSourceStreamReader, SupportsTriggerAvailab
         identity = self._same(start)
         known = _ends_of(start)
         bounds = self.bounds()
-        ends = {index: one.end for index, one in bounds.items()}
+        ends = {index: partition.end for index, partition in bounds.items()}
         # A partition that is new is read from its beginning.
         begin = {index: known.get(index, bounds[index].start) for index in ends}
         if self._final is not None:  # what is new since then is for the next query
@@ -277,7 +282,7 @@ class LogStreamReader(_LogRanges, DataSourceStreamReader, SupportsTriggerAvailab
             logs_at(self.options.url).reset(self.options.group, offsets)
 
     def _ends(self) -> Ends:
-        return {index: one.end for index, one in self.bounds().items()}
+        return {index: partition.end for index, partition in self.bounds().items()}
 
     def _offset(self, identity: str, ends: Ends) -> dict[str, Any]:
         offsets = {str(index): at for index, at in sorted(ends.items())}
@@ -290,14 +295,14 @@ class LogStreamReader(_LogRanges, DataSourceStreamReader, SupportsTriggerAvailab
                 f"the checkpoint is of log {offset.get('log')!r}, not of {self.log!r}.",
                 hint="Give every query a checkpointLocation of its own.",
             )
-        found = self.identity()
-        if is_another(offset.get("id", ""), found):
+        identity = self.identity()
+        if is_another(offset.get("id", ""), identity):
             raise BadInput(
                 f"the checkpoint is of another log {self.log!r} than the one in {self.options.place}: "
                 "it was created again, or the URL is another one.",
                 hint="Use a new checkpointLocation; offsets of one log say nothing about another.",
             )
-        return found
+        return identity
 
 
 def _ends_of(offset: dict[str, Any]) -> Ends:
@@ -312,7 +317,7 @@ def rationed(begin: Mapping[int, int], ends: Mapping[int, int], limit: int) -> E
         return dict(ends)
     shares = {index: count * limit // total for index, count in waiting.items()}
     left = limit - sum(shares.values())
-    for index in sorted(waiting, key=lambda one: shares[one] - waiting[one] * limit / total):
+    for index in sorted(waiting, key=lambda partition: shares[partition] - waiting[partition] * limit / total):
         if left > 0 and shares[index] < waiting[index]:
             shares[index] += 1
             left -= 1

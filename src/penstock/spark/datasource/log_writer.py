@@ -72,16 +72,18 @@ class _LogWriting:
 
     def publish(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """On the driver: make all of it visible at once, if that has not happened before."""
-        told = [one for one in messages if isinstance(one, LogsWritten)]
-        if told:
-            commit_staged(logs_at(self.options.url), told[0].writing, [one for tell in told for one in tell.staged])
+        written = [message for message in messages if isinstance(message, LogsWritten)]
+        if written:
+            commit_staged(
+                logs_at(self.options.url), written[0].writing, [staged for tell in written for staged in tell.staged]
+            )
 
     def throw_away(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """On the driver: the batch failed."""
         store = logs_at(self.options.url)
-        for one in messages:
-            if isinstance(one, LogsWritten):
-                store.discard(*one.staged)
+        for message in messages:
+            if isinstance(message, LogsWritten):
+                store.discard(*message.staged)
 
 
 class LogWriter(_LogWriting, DataSourceArrowWriter):

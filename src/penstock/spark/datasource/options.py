@@ -79,7 +79,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         for name in Options.__struct_fields__:
             if name in ("url", "log", "queue", *known) or getattr(self, name) == getattr(Options(), name):
                 continue
-            places = " and ".join(one for one, names in USES.items() if name in names)
+            places = " and ".join(other for other, names in USES.items() if name in names)
             raise BadInput(
                 f"option {name!r} means nothing for {use}; it is for {places}.",
                 hint=f"Leave it out. Known here: {', '.join(known)}.",
@@ -94,60 +94,60 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_options(given: Mapping[str, str]) -> Options:
     """Check everything that can be checked without opening a store."""
-    found = _named_as_ours(given)
-    url = found.get("url") or given.get("path")
+    options = _named_as_ours(given)
+    url = options.get("url") or given.get("path")
     if not url:
         raise BadInput("no store was named.", hint='Add .option("url", "file:///var/lib/shop/logs").')
     for name in ("log", "queue"):
-        if name in found:
-            check_name(found[name], kind=name)
-    if "log" in found and "queue" in found:
+        if name in options:
+            check_name(options[name], kind=name)
+    if "log" in options and "queue" in options:
         raise BadInput("both a log and a queue were named.", hint="Give one of the options log and queue.")
-    kind = _choice(found, "kind", KINDS, None)
-    if "log" in found and kind is not None:
+    kind = _choice(options, "kind", KINDS, None)
+    if "log" in options and kind is not None:
         raise BadInput(f"kind={kind} is for queues, but a log was named.", hint="Leave kind out, or name a queue.")
-    if "type" in found and "schema" in found:
+    if "type" in options and "schema" in options:
         raise BadInput("both type and schema say how payloads are read.", hint="Give one of them.")
-    if ("producer" in found) != ("sequence" in found):
+    if ("producer" in options) != ("sequence" in options):
         raise BadInput("a repeatable write needs producer and sequence.", hint="Give both or none.")
-    partitions = _list(found, "partitions")
-    if partitions is not None and (not partitions or not all(one.isdecimal() for one in partitions)):
-        raise BadInput(f"partitions {found['partitions']!r} is not a list of numbers.", hint='Write "0,3".')
-    _check_places(found, of_log="log" in found)
+    partitions = _list(options, "partitions")
+    if partitions is not None and (not partitions or not all(text.isdecimal() for text in partitions)):
+        raise BadInput(f"partitions {options['partitions']!r} is not a list of numbers.", hint='Write "0,3".')
+    _check_places(options, of_log="log" in options)
     return Options(
         url=absolute(url),
-        log=found.get("log"),
-        queue=found.get("queue"),
+        log=options.get("log"),
+        queue=options.get("queue"),
         kind=kind,  # type: ignore[arg-type]
-        start=found.get("start"),
-        stop=found.get("stop"),
-        partitions=None if partitions is None else tuple(sorted({int(one) for one in partitions})),
-        columns=_list(found, "columns"),
-        limit=_number(found, "limit"),
-        lost=_choice(found, "lost", ("fail", "skip"), "fail"),  # type: ignore[arg-type]
-        tasks=_number(found, "tasks"),
-        group=None if "group" not in found else check_name(found["group"], kind="group"),
-        type=found.get("type"),
-        schema=found.get("schema"),
-        producer=None if "producer" not in found else check_name(found["producer"], kind="producer"),
-        sequence=_number(found, "sequence", least=0),
+        start=options.get("start"),
+        stop=options.get("stop"),
+        partitions=None if partitions is None else tuple(sorted({int(text) for text in partitions})),
+        columns=_list(options, "columns"),
+        limit=_number(options, "limit"),
+        lost=_choice(options, "lost", ("fail", "skip"), "fail"),  # type: ignore[arg-type]
+        tasks=_number(options, "tasks"),
+        group=None if "group" not in options else check_name(options["group"], kind="group"),
+        type=options.get("type"),
+        schema=options.get("schema"),
+        producer=None if "producer" not in options else check_name(options["producer"], kind="producer"),
+        sequence=_number(options, "sequence", least=0),
     )
 
 
 def _named_as_ours(given: Mapping[str, str]) -> dict[str, str]:
     """The options under our names; raises for a name that is unknown, and for two names of one option."""
     names = Options.__struct_fields__
-    found: dict[str, str] = {}
+    options: dict[str, str] = {}
     for name, value in given.items():
         plain = FAMILIAR.get(name.lower(), name.lower())
-        if plain in found:
+        if plain in options:
             raise BadInput(f"option {name!r} says the same as another one.", hint=f"Give {plain!r} only once.")
         if plain in names:
-            found[plain] = _translated(name, value, given)
+            options[plain] = _translated(name, value, given)
         elif plain not in SPARKS_OWN:
             meant = did_you_mean(plain, names)
             raise BadInput(f"option {name!r} is unknown to penstock.", hint=f"{meant}Known: {', '.join(names)}.")
-    return found
+    return options
 
 
 def _translated(name: str, value: str, given: Mapping[str, str]) -> str:
@@ -204,12 +204,12 @@ def absolute(url: str) -> str:
     return f"{plain}?{query}" if query else plain
 
 
-def _check_places(found: Mapping[str, str], *, of_log: bool) -> None:
+def _check_places(options: Mapping[str, str], *, of_log: bool) -> None:
     """Start and stop: that each is a place, and that they are in this order where that can be seen."""
     places: list[dict[int, int]] = []
     kinds = set()
     for name in ("start", "stop"):
-        text = found.get(name)
+        text = options.get(name)
         if text is None or text in ("earliest", "latest"):
             continue
         offsets = read_offsets(text, name) if of_log else None
@@ -234,9 +234,10 @@ def _check_places(found: Mapping[str, str], *, of_log: bool) -> None:
             )
     if len(places) == 2 and len(kinds) == 1:
         start, stop = places
-        if any(start[one] > stop[one] for one in start.keys() & stop.keys()):
+        if any(start[partition] > stop[partition] for partition in start.keys() & stop.keys()):
             raise BadInput(
-                f"start={found['start']} is behind stop={found['stop']}.", hint="Begin before the end, or swap them."
+                f"start={options['start']} is behind stop={options['stop']}.",
+                hint="Begin before the end, or swap them.",
             )
 
 
@@ -256,33 +257,35 @@ def read_offsets(text: str, what: str) -> dict[int, int] | None:
     if not text.lstrip().startswith("{"):
         return None
     try:
-        found = msgspec.json.decode(text, type=dict[str, Annotated[int, msgspec.Meta(ge=0)]])
+        offsets = msgspec.json.decode(text, type=dict[str, Annotated[int, msgspec.Meta(ge=0)]])
     except msgspec.MsgspecError as cause:
         raise BadInput(f"{what} {text!r} is not JSON of offsets: {cause}.", hint='Write {"0": 17, "1": 4}.') from cause
-    for index in found:
+    for index in offsets:
         if not index.isdecimal():
             raise BadInput(f"{what} names partition {index!r}, which is not a number.", hint='Write {"0": 17, "1": 4}.')
-    return {int(index): offset for index, offset in found.items()}
+    return {int(index): offset for index, offset in offsets.items()}
 
 
-def _choice(found: Mapping[str, str], name: str, known: tuple[str, ...], default: str | None) -> str | None:
-    value = found.get(name, default)
+def _choice(options: Mapping[str, str], name: str, known: tuple[str, ...], default: str | None) -> str | None:
+    value = options.get(name, default)
     if value is not None and value not in known:
         meant = did_you_mean(value, known)
         raise BadInput(f"{name}={value!r} is unknown.", hint=f"{meant}Known: {', '.join(known)}.")
     return value
 
 
-def _list(found: Mapping[str, str], name: str) -> tuple[str, ...] | None:
-    if name not in found:
+def _list(options: Mapping[str, str], name: str) -> tuple[str, ...] | None:
+    if name not in options:
         return None
-    return tuple(one.strip() for one in found[name].split(",") if one.strip())
+    return tuple(item.strip() for item in options[name].split(",") if item.strip())
 
 
-def _number(found: Mapping[str, str], name: str, least: int = 1) -> int | None:
-    if name not in found:
+def _number(options: Mapping[str, str], name: str, least: int = 1) -> int | None:
+    if name not in options:
         return None
-    text = found[name].replace("_", "")
+    text = options[name].replace("_", "")
     if not text.isdecimal() or int(text) < least:
-        raise BadInput(f"{name}={found[name]!r} is not a number from {least}.", hint=f'Write .option("{name}", 1000).')
+        raise BadInput(
+            f"{name}={options[name]!r} is not a number from {least}.", hint=f'Write .option("{name}", 1000).'
+        )
     return int(text)

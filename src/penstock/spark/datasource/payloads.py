@@ -44,12 +44,12 @@ class Payloads:
         """What the options say, or None if values stay bytes."""
         if options.type is None and options.schema is None:
             return None
-        found = {field.name: field.dataType for field in schema.fields}
+        types = {field.name: field.dataType for field in schema.fields}
         if options.type is not None:
-            return Payloads(options.type, found.get("data") or column_type(type_of(options.type)))
-        if "data" not in found:  # bad needs it all the same
+            return Payloads(options.type, types.get("data") or column_type(type_of(options.type)))
+        if "data" not in types:  # bad needs it all the same
             raise BadInput("the column data was left out, so nothing can be read.", hint="Add data to columns.")
-        return Payloads(None, found["data"])
+        return Payloads(None, types["data"])
 
     def parse(self, values: pa.Array) -> dict[str, pa.Array]:
         """Both columns for some values; null values (a row that keeps no payload) are neither read nor bad."""
@@ -73,14 +73,14 @@ class Payloads:
 
 
 def _column(data: list[Any], bad: list[str | None], arrow: pa.DataType, spark: t.DataType) -> pa.Array:
-    shaped = [None if one is None else _shaped(one, spark) for one in data]
+    shaped = [None if value is None else _shaped(value, spark) for value in data]
     try:
         return pa.array(shaped, arrow)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         pass
-    for rank, one in enumerate(shaped):  # some do not fit: which ones?
+    for rank, value in enumerate(shaped):  # some do not fit: which ones?
         try:
-            pa.array([one], arrow)
+            pa.array([value], arrow)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             shaped[rank] = None
             bad[rank] = f"the value does not fit its column: {error}"
@@ -98,9 +98,9 @@ def _shaped(value: Any, spark: t.DataType) -> Any:
             return value
         return {field.name: _shaped(value.get(field.name), field.dataType) for field in spark.fields}
     if isinstance(spark, t.ArrayType) and isinstance(value, list | tuple):
-        return [_shaped(one, spark.elementType) for one in value]
+        return [_shaped(item, spark.elementType) for item in value]
     if isinstance(spark, t.MapType) and isinstance(value, dict):
-        return [(_shaped(key, spark.keyType), _shaped(one, spark.valueType)) for key, one in value.items()]
+        return [(_shaped(key, spark.keyType), _shaped(item, spark.valueType)) for key, item in value.items()]
     if isinstance(spark, t.StringType) and not isinstance(value, str):
         return msgspec.json.encode(value).decode()
     return value
@@ -115,23 +115,23 @@ def type_of(name: str) -> Any:
         raise BadInput(f"type={name!r} names no type.", hint='Write "module:Type", for instance "shop.orders:Order".')
     module, _, path = name.partition(":")
     try:
-        found: Any = importlib.import_module(module)
+        target: Any = importlib.import_module(module)
         for part in path.split("."):
-            found = getattr(found, part)
+            target = getattr(target, part)
     except (ImportError, AttributeError) as cause:
         raise BadInput(
             f"type={name!r} cannot be imported: {cause}.", hint="Is its module installed on the driver and executors?"
         ) from cause
-    return found
+    return target
 
 
 def column_type(type_: Any) -> t.StructType:
     """The column for a payload type: its fields, or for a type without fields one called ``value``."""
     try:
-        found = _spark_type(inspect.type_info(type_))
+        kind = _spark_type(inspect.type_info(type_))
     except TypeError as cause:
         raise BadInput(f"{type_!r} has no columns: {cause}.", hint="Use a msgspec.Struct or a dataclass.") from cause
-    return found if isinstance(found, t.StructType) else t.StructType([t.StructField("value", found)])
+    return kind if isinstance(kind, t.StructType) else t.StructType([t.StructField("value", kind)])
 
 
 _PLAIN: dict[type[inspect.Type], t.DataType] = {
@@ -162,11 +162,11 @@ def _spark_type(info: inspect.Type) -> t.DataType:
         # Keys of JSON are text.
         return t.MapType(t.StringType(), _spark_type(info.value_type))
     if isinstance(info, inspect.UnionType):
-        some = [one for one in info.types if not isinstance(one, inspect.NoneType)]
+        some = [kind for kind in info.types if not isinstance(kind, inspect.NoneType)]
         return _spark_type(some[0]) if len(some) == 1 else t.StringType()
-    if isinstance(info, inspect.LiteralType) and all(isinstance(one, int) for one in info.values):
+    if isinstance(info, inspect.LiteralType) and all(isinstance(value, int) for value in info.values):
         return t.LongType()
-    if isinstance(info, inspect.EnumType) and all(isinstance(one.value, int) for one in info.cls):
+    if isinstance(info, inspect.EnumType) and all(isinstance(member.value, int) for member in info.cls):
         return t.LongType()
     return t.StringType()  # UUIDs, durations, texts to choose from, and what may be anything: as JSON
 
@@ -207,18 +207,18 @@ def _python_type(kind: t.DataType) -> Any:
     if isinstance(kind, t.MapType):
         item = _python_type(kind.valueType)
         return dict[_python_type(kind.keyType), item | None if kind.valueContainsNull else item]  # type: ignore[misc]
-    found = _PYTHON.get(type(kind))
-    if found is None:
+    plain = _PYTHON.get(type(kind))
+    if plain is None:
         raise BadInput(f"schema: payloads cannot be read as {kind.simpleString()}.", hint="Use STRING and cast it.")
-    return found
+    return plain
 
 
 def _struct_type(fields: Sequence[t.StructField]) -> Any:
-    made: list[tuple[str, Any] | tuple[str, Any, Any]] = []
+    members: list[tuple[str, Any] | tuple[str, Any, Any]] = []
     rename: dict[str, str] = {}
     for rank, field in enumerate(fields):
         name = f"f{rank}"  # a column may be called anything
         rename[name] = field.name
         kind = _python_type(field.dataType)
-        made.append((name, kind | None, None) if field.nullable else (name, kind))
-    return msgspec.defstruct("Payload", made, rename=rename, kw_only=True)
+        members.append((name, kind | None, None) if field.nullable else (name, kind))
+    return msgspec.defstruct("Payload", members, rename=rename, kw_only=True)

@@ -253,10 +253,10 @@ class QueueStreamReader(_QueueRanges, DataSourceStreamReader, SupportsTriggerAva
                 f"{self.options.queue!r}.",
                 hint="Give every query a checkpointLocation of its own.",
             )
-        found = self.identity()
-        if is_another(offset.get("id", ""), found):
+        identity = self.identity()
+        if is_another(offset.get("id", ""), identity):
             raise self._another("it was created again, or the URL is another one")
-        return found
+        return identity
 
     def _another(self, why: str) -> BadInput:
         return BadInput(
@@ -269,7 +269,7 @@ def _check_queue(options: Options, kind: Kind) -> None:
     if options.queue is None:
         return
     store = queues_at(options.url)
-    names = [one.queue for one in store.counts()]
+    names = [counts.queue for counts in store.counts()]
     if options.queue not in names and not store.driver.rows(kind, after=0, until=1 << 62, queue=options.queue, limit=1):
         raise BadInput(
             f"there is no queue {options.queue!r} in {store.name}.",
@@ -290,21 +290,21 @@ def _keep(table: dict[str, pa.Array], mask: pa.Array) -> dict[str, pa.Array]:
 
 def _table(rows: list[tuple[Any, ...]]) -> dict[str, pa.Array]:
     """Rows of a store as Arrow columns."""
-    made: dict[str, pa.Array] = {}
+    columns: dict[str, pa.Array] = {}
     for name, values in zip(ROW, zip(*rows, strict=True), strict=True):
         if name in _TIMES:
-            made[name] = in_calendar(pa.array(values, pa.int64()).cast(pa.timestamp("us", tz="UTC")))
+            columns[name] = in_calendar(pa.array(values, pa.int64()).cast(pa.timestamp("us", tz="UTC")))
         elif name == "seq":
-            made[name] = pa.array(values, pa.int64())
+            columns[name] = pa.array(values, pa.int64())
         elif name in ("generation", "attempt"):
-            made[name] = pa.array(values, pa.int32())
+            columns[name] = pa.array(values, pa.int32())
         elif name in ("labels", "headers"):
-            made[name] = _maps(values)
+            columns[name] = _maps(values)
         elif name == "payload":
-            made[name] = pa.array(values, pa.binary())
+            columns[name] = pa.array(values, pa.binary())
         else:
-            made[name] = pa.array(values, pa.string())
-    return made
+            columns[name] = pa.array(values, pa.string())
+    return columns
 
 
 def _maps(texts: Sequence[str | None]) -> pa.Array:

@@ -86,8 +86,8 @@ def rows_of(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     if "due" in batch.schema.names:
         index = batch.schema.get_field_index("due")
         batch = batch.set_column(index, "due", batch.column(index).cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()))
-    found: list[dict[str, Any]] = batch.to_pylist()
-    return found
+    rows: list[dict[str, Any]] = batch.to_pylist()
+    return rows
 
 
 def chunks(entries: Iterable[NewEntry]) -> Iterator[list[NewEntry]]:

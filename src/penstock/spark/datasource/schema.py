@@ -58,18 +58,18 @@ class _Reader:
         self._depth = 0
 
     def all(self) -> t.StructType:
-        found = self._fields()
+        schema = self._fields()
         if self._ddl[self._at :].strip():
             raise self._wrong("a comma is expected")
-        if not found.fields:
+        if not schema.fields:
             raise BadInput("schema names no column.", hint=_SHAPE)
-        return found
+        return schema
 
     def _fields(self) -> t.StructType:
-        made: dict[str, t.StructField] = {}
+        fields: dict[str, t.StructField] = {}
         while self._peek()[1] not in ("", ">"):
             name = self._name()
-            if name in made:
+            if name in fields:
                 raise BadInput(f"schema names column {name!r} twice.", hint="A column has one name, and one type.")
             self._takes(":")
             kind = self._type()
@@ -79,12 +79,12 @@ class _Reader:
                 nullable = False
             if self._takes("COMMENT"):
                 self._next("text", "a text in quotes")
-            made[name] = t.StructField(name, kind, nullable)
+            fields[name] = t.StructField(name, kind, nullable)
             if not self._takes(","):
                 break
             if self._peek()[1] in ("", ">"):
                 raise self._wrong("a column is expected")
-        return t.StructType(list(made.values()))
+        return t.StructType(list(fields.values()))
 
     def _name(self) -> str:
         kind, text = self._peek()
@@ -108,18 +108,18 @@ class _Reader:
         if self._depth > _DEPTH:
             raise BadInput(f"schema is nested more than {_DEPTH} deep.", hint="Use STRING for what is inside.")
         self._needs("<")
-        made: t.DataType
+        kind: t.DataType
         if name == "ARRAY":
-            made = t.ArrayType(self._type())
+            kind = t.ArrayType(self._type())
         elif name == "MAP":
             key = self._type()
             self._needs(",")
-            made = t.MapType(key, self._type())
+            kind = t.MapType(key, self._type())
         else:
-            made = self._fields()
+            kind = self._fields()
         self._needs(">")
         self._depth -= 1
-        return made
+        return kind
 
     def _decimal(self) -> t.DataType:
         digits, scale = 10, 0
@@ -143,14 +143,14 @@ class _Reader:
     # --- tokens --------------------------------------------------------------------------------------
 
     def _peek(self) -> tuple[str, str]:
-        found = _TOKEN.match(self._ddl, self._at)
-        if found is None:
+        match = _TOKEN.match(self._ddl, self._at)
+        if match is None:
             return "", self._ddl[self._at :].strip()
-        return str(found.lastgroup), found[str(found.lastgroup)]
+        return str(match.lastgroup), match[str(match.lastgroup)]
 
     def _next(self, kind: str, what: str) -> str:
-        found, text = self._peek()
-        if found != kind:
+        kind_of_token, text = self._peek()
+        if kind_of_token != kind:
             raise self._wrong(f"{what} is expected")
         match = _TOKEN.match(self._ddl, self._at)
         assert match is not None  # noqa: S101 - it was just looked at
@@ -158,8 +158,8 @@ class _Reader:
         return text
 
     def _takes(self, text: str) -> bool:
-        kind, found = self._peek()
-        if kind not in ("word", "sign") or found.upper() != text:
+        kind, token = self._peek()
+        if kind not in ("word", "sign") or token.upper() != text:
             return False
         self._next(kind, text)
         return True

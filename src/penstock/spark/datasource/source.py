@@ -135,11 +135,11 @@ def schema_of(options: Options) -> StructType:
     if data is not None:
         columns |= {"data": "", "bad": "STRING"}
     chosen = chosen_columns(columns, options.columns)
-    made = [
+    fields = [
         StructField("data", data) if data is not None and name == "data" else _field(name, columns[name])
         for name in chosen
     ]
-    return StructType(made)
+    return StructType(fields)
 
 
 def _field(name: str, ddl: str) -> StructField:

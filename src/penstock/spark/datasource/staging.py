@@ -56,11 +56,11 @@ class Staging:
             desk.stage.discard()
 
     def _desk(self, name: str) -> _Desk:
-        found = self._desks.get(name)
-        if found is None:
+        desk = self._desks.get(name)
+        if desk is None:
             settings = self.store.settings(check_name(name, kind="log"))
-            found = self._desks[name] = _Desk(self.store, settings, self._turn)
-        return found
+            desk = self._desks[name] = _Desk(self.store, settings, self._turn)
+        return desk
 
 
 class _Spots(dict[bytes, int]):
@@ -72,8 +72,8 @@ class _Spots(dict[bytes, int]):
         self._partitions = settings.partitions
 
     def __missing__(self, key: bytes) -> int:
-        found = self[key] = self._hash(key, self._partitions)
-        return found
+        partition = self[key] = self._hash(key, self._partitions)
+        return partition
 
     def of(self, keys: Sequence[bytes]) -> np.ndarray:
         if len(self) > KNOWN:
@@ -135,7 +135,7 @@ class _Desk:
                 f"a record for log {self.settings.name} has no value.", hint='Leave such rows out: "value IS NOT NULL".'
             )
         names = records.schema.names
-        sizes = [pc.max(pc.binary_length(records.column(one))).as_py() or 0 for one in _SIZED if one in names]
+        sizes = [pc.max(pc.binary_length(records.column(name))).as_py() or 0 for name in _SIZED if name in names]
         if sum(sizes) > self.store.record_limit:  # the longest of each together: only then a record may be too large
             self.store.check_records(self.settings.name, from_arrow(records))
         if "time" in names:
@@ -158,15 +158,15 @@ class _Desk:
             coded = keys.dictionary_encode()
             hashed = self._spots.of(coded.dictionary.to_pylist())
             if given is None and not keys.null_count:
-                found: np.ndarray = hashed[coded.indices.to_numpy()]
-                return found
+                places_of_rows: np.ndarray = hashed[coded.indices.to_numpy()]
+                return places_of_rows
             ranks = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
             places = np.where(ranks >= 0, hashed[ranks], -1)
         if places is None:
             places = np.full(len(records), -1, np.int64)
         if given is not None:
             ends = pc.min_max(given.cast(pa.int64())).as_py()
-            wrong = next((one for one in ends.values() if one is not None and not 0 <= one < count), None)
+            wrong = next((index for index in ends.values() if index is not None and not 0 <= index < count), None)
             wanted = given.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
             if wrong is not None:
                 raise BadInput(

@@ -74,7 +74,7 @@ def export(
             .start()
         )
         query.awaitTermination()
-    count = sum(int(one["numInputRows"]) for one in query.recentProgress)
+    count = sum(int(progress_of_batch["numInputRows"]) for progress_of_batch in query.recentProgress)
     progress(count)
     return Exported(count, target)
 
@@ -96,11 +96,11 @@ def _remember(target: FileSystem, asked: Options) -> None:
         target.write_new(NOTE, msgspec.json.encode(mine))
         return
     try:
-        there = msgspec.json.decode(target.read(NOTE))
+        note = msgspec.json.decode(target.read(NOTE))
     except msgspec.DecodeError as cause:
         raise CannotOpen(
             f"{target.url}/{NOTE} is broken, so which log the folder is of is not known.",
             hint="Name another folder, or delete this one; either way everything comes again.",
         ) from cause
-    if there != mine:
-        raise Conflict(f"{target.url} is the export of another log: {there}.", hint="Name another folder.")
+    if note != mine:
+        raise Conflict(f"{target.url} is the export of another log: {note}.", hint="Name another folder.")

@@ -89,8 +89,8 @@ class Figures(NamedTuple):
 
 def figures_of(lake: LakeReader) -> Figures:
     """Read what the report needs, and no more."""
-    found = lake.tables()
-    rows, width = _rows(lake, found)
+    tables = lake.tables()
+    rows, width = _rows(lake, tables)
     lines = families(_attempts(rows))
     total = Total()
     per_family: dict[str, Total] = defaultdict(Total)
@@ -106,7 +106,7 @@ def figures_of(lake: LakeReader) -> Figures:
         from_micros(int(min(times) * 1e6)) if times else None,
         from_micros(int((max(times) + width) * 1e6)) if times else None,
         width, total, {name: per_family[name] for name in order}, {name: dict(by_bin[name]) for name in order},
-        _errors(found), _lag(found), found["circuits"].to_pylist() if "circuits" in found else [],
+        _errors(tables), _lag(tables), tables["circuits"].to_pylist() if "circuits" in tables else [],
     )  # fmt: skip
 
 
@@ -133,7 +133,7 @@ def families(attempts: Mapping[str, int]) -> dict[str, str]:
 
 def bin_for(seconds: float) -> int:
     """The narrowest bin with which a span has not too many."""
-    return next((one for one in BINS if seconds / one <= MOST_BINS), BINS[-1])
+    return next((width for width in BINS if seconds / width <= MOST_BINS), BINS[-1])
 
 
 def over_time(by_bin: Mapping[float, Total], width: int, count: str) -> Points:
@@ -147,20 +147,20 @@ def over_time(by_bin: Mapping[float, Total], width: int, count: str) -> Points:
     return points
 
 
-def _rows(lake: LakeReader, found: Mapping[str, Any]) -> tuple[list[Row], int]:
-    if "hours" not in found:
+def _rows(lake: LakeReader, tables: Mapping[str, Any]) -> tuple[list[Row], int]:
+    if "hours" not in tables:
         return [], BINS[0]
-    hours = found["hours"].to_pylist()
-    first, last = (edge(_seconds(one["hour"]) for one in hours) for edge in (min, max))
+    hours = tables["hours"].to_pylist()
+    first, last = (edge(_seconds(row["hour"]) for row in hours) for edge in (min, max))
     if last + 3600 - first <= FROM_ATTEMPTS:
         return _from_attempts(lake)
     width = max(3600, bin_for(last + 3600 - first))
     rows = [
         Row(
-            one["queue"], _seconds(one["hour"]) // width * width, {state: one[state] or 0 for state in STATES},
-            _sketch(one["waiting"]), _sketch(one["processing"]),
+            row["queue"], _seconds(row["hour"]) // width * width, {state: row[state] or 0 for state in STATES},
+            _sketch(row["waiting"]), _sketch(row["processing"]),
         )
-        for one in hours
+        for row in hours
     ]  # fmt: skip
     return rows, width
 
@@ -202,18 +202,18 @@ def _attempts(rows: Iterable[Row]) -> Counter[str]:
     return sums
 
 
-def _errors(found: Mapping[str, Any]) -> list[tuple[str, str, int]]:
+def _errors(tables: Mapping[str, Any]) -> list[tuple[str, str, int]]:
     counts: Counter[tuple[str, str]] = Counter()
-    for row in found["errors"].to_pylist() if "errors" in found else []:
+    for row in tables["errors"].to_pylist() if "errors" in tables else []:
         counts[row["queue"], row["error"]] += row["count"]
     return [
-        (queue, error, count) for (queue, error), count in sorted(counts.items(), key=lambda one: (-one[1], one[0]))
+        (queue, error, count) for (queue, error), count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     ]
 
 
-def _lag(found: Mapping[str, Any]) -> Series:
+def _lag(tables: Mapping[str, Any]) -> Series:
     lag: Series = defaultdict(list)
-    for row in found["lag"].to_pylist() if "lag" in found else []:
+    for row in tables["lag"].to_pylist() if "lag" in tables else []:
         lag[f"{row['log']}, group {row['group']}"].append((_seconds(row["hour"]), float(row["most"])))
     worst = sorted(lag, key=lambda name: (-max(value for _, value in lag[name]), name))[:MOST_LINES]
     return {name: sorted(lag[name]) for name in worst}

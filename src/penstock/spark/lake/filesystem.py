@@ -70,19 +70,19 @@ class FileSystem:
             path = self._path(folder)
             if not self._fs.exists(path):
                 return []
-            return [one.getPath().getName() for one in self._fs.listStatus(path)]
+            return [status.getPath().getName() for status in self._fs.listStatus(path)]
 
     def files(self, folder: str, suffix: str) -> list[FileSize]:
         """All files below a folder with a suffix."""
-        found = []
+        files = []
         with self.explained("cannot be listed"):
             each = self._fs.listFiles(self._path(folder), True)
             while each.hasNext():
-                one = each.next()
-                path = one.getPath().toString()
+                status = each.next()
+                path = status.getPath().toString()
                 if path.endswith(suffix):
-                    found.append(FileSize(path.removeprefix(self._prefix), one.getLen()))
-        return sorted(found, key=lambda one: one.path)
+                    files.append(FileSize(path.removeprefix(self._prefix), status.getLen()))
+        return sorted(files, key=lambda file: file.path)
 
     def exists(self, name: str) -> bool:
         """Whether there is such a file or folder."""
@@ -140,7 +140,7 @@ class FileSystem:
         root = local_path(self.url)
         if root is None:
             return
-        for path in {one for name in paths for one in (root / name, (root / name).parent)}:
+        for path in {place for name in paths for place in (root / name, (root / name).parent)}:
             number = os.open(path, os.O_RDONLY)
             try:
                 os.fsync(number)
@@ -203,9 +203,9 @@ class _HadoopInput(RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         with self._files.explained("cannot be read"):
-            found = bytes(self._stream.readNBytes(min(len(buffer), CHUNK)))
-        buffer[: len(found)] = found
-        return len(found)
+            data = bytes(self._stream.readNBytes(min(len(buffer), CHUNK)))
+        buffer[: len(data)] = data
+        return len(data)
 
     def seek(self, offset: int, whence: int = 0) -> int:
         with self._files.explained("cannot be read"):

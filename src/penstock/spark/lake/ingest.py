@@ -213,16 +213,16 @@ def _target(text: str) -> tuple[str, str]:
     return kind, check_name(name, kind=kind)
 
 
-def _check_columns(order: Import, there: list[str], folders: Sequence[str]) -> None:
+def _check_columns(order: Import, columns: list[str], folders: Sequence[str]) -> None:
     for wanted in (order.key, order.time):
-        if wanted is not None and wanted not in there:
+        if wanted is not None and wanted not in columns:
             if wanted in folders:
                 raise BadInput(
                     f"{wanted!r} is in the names of folders ({wanted}=…), which are not read as columns.",
                     hint="Write it into the files as a column.",
                 )
-            meant = did_you_mean(wanted, there)
-            raise BadInput(f"there is no column {wanted!r}.", hint=f"{meant}There are {', '.join(there)}.")
+            meant = did_you_mean(wanted, columns)
+            raise BadInput(f"there is no column {wanted!r}.", hint=f"{meant}There are {', '.join(columns)}.")
 
 
 def _default_state(source: str, url: str, order: Import) -> Path:
@@ -241,29 +241,29 @@ def _remember(state: Path, order: Import, files: Files, url: str, identity: str)
         "url": masked,
     }
     mine |= {"key": order.key, "time": order.time, "schema": order.schema}
-    there = read_note(note)
-    if there is None:
+    stored = read_note(note)
+    if stored is None:
         # Another one for every folder, also for one that was removed and created again: its batches are others.
         id_ = new_nonce()
         write_note(note, {**mine, "identity": identity, "id": id_})
         return id_
     # What a folder of an earlier version does not say is not asked for.
     other = [
-        f"its {name} is {there[name]!r}, not {mine[name]!r}"
+        f"its {name} is {stored[name]!r}, not {mine[name]!r}"
         for name in mine
-        if there.get(name, mine[name]) != mine[name]
+        if stored.get(name, mine[name]) != mine[name]
     ]
-    if other or not isinstance(there.get("id"), str):
+    if other or not isinstance(stored.get("id"), str):
         raise Conflict(
             f"{state} is the memory of another import: {'; '.join(other) or 'it has no id'}.",
             hint="Give this one a folder of its own: --state.",
         )
-    if identity and there.get("identity", "") not in ("", identity):
+    if identity and stored.get("identity", "") not in ("", identity):
         raise Conflict(
             f"{order.target} was created again since: what {state} counts as taken is not in it.",
             hint="Name another folder with --state, or delete this one; then everything comes again.",
         )
-    return str(there["id"])
+    return str(stored["id"])
 
 
 # --- rows ---------------------------------------------------------------------------------------------------
@@ -339,13 +339,13 @@ def _shaped(rows: DataFrame, names: list[str], plan: Plan) -> DataFrame:
     order = plan.order
     if plan.files.form == "json":
         text: Column = f.col("c0").cast("binary")
-        made = {"key": nothing, "time": nothing, "fault": nothing, "raw": nothing}
+        values = {"key": nothing, "time": nothing, "fault": nothing, "raw": nothing}
         suspect = f.try_parse_json("c0").isNull()  # it also sees fields that come twice
     else:
         places = {name: f.col(f"c{rank}") for rank, name in enumerate(names)}
         whole = f.to_json(f.struct(*(column.alias(name) for name, column in places.items())))
         text, suspect = whole.cast("binary"), f.lit(False)
-        made = {
+        values = {
             "key": nothing if order.key is None else places[order.key].cast("string"),
             "time": nothing if order.time is None else _time(rows, names.index(order.time)),
             "fault": nothing,
@@ -353,15 +353,15 @@ def _shaped(rows: DataFrame, names: list[str], plan: Plan) -> DataFrame:
         }
         if plan.files.form == "csv":
             corrupt = f.col(f"c{len(names)}")
-            made["raw"] = f.coalesce(corrupt, whole)
-            not_text = made["raw"].contains("\ufffd")
+            values["raw"] = f.coalesce(corrupt, whole)
+            not_text = values["raw"].contains("\ufffd")
             # What holds a line break may be the rest of the file, behind a quote that nobody closed.
             last = f.lit(False)
             if isinstance(rows.schema[len(names) - 1].dataType, StringType):
                 last = f.coalesce(f.col(f"c{len(names) - 1}").contains("\n"), last)
             suspect = f.when(corrupt.isNotNull(), corrupt.contains("\n")).otherwise(last)
-            made["fault"] = f.when(not_text, "the row is not UTF-8").when(corrupt.isNotNull(), NO_FIT)
-    columns = [column.alias(name) for name, column in made.items()]
+            values["fault"] = f.when(not_text, "the row is not UTF-8").when(corrupt.isNotNull(), NO_FIT)
+    columns = [column.alias(name) for name, column in values.items()]
     return rows.select(text.alias("text"), *columns, suspect.alias("suspect"), "file")
 
 

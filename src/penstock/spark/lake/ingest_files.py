@@ -52,11 +52,11 @@ def look(source: Source, form: Form | None) -> Files:
     endings = None
     if form is None:
         form, endings = _guess(source)
-    there = list(source.visible(endings))
-    _check_colons(source, there)
-    header = _header(source, there) if form == "csv" else ()
-    is_empty = not header if form == "csv" else form == "parquet" and not there
-    folders = {part for name in there for part in name.split("/")[:-1]}
+    visible = list(source.visible(endings))
+    _check_colons(source, visible)
+    header = _header(source, visible) if form == "csv" else ()
+    is_empty = not header if form == "csv" else form == "parquet" and not visible
+    folders = {part for name in visible for part in name.split("/")[:-1]}
     named = tuple(sorted({part.partition("=")[0] for part in folders if "=" in part}))
     return Files(source.shown, source.address, form, endings, source.is_local, is_empty, header, named)
 
@@ -106,7 +106,7 @@ def _kind(column: Any) -> str:
 def read_note(path: Path) -> dict[str, Any] | None:
     """What a folder remembers of itself, or None if it is new."""
     try:
-        found: dict[str, Any] = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+        note: dict[str, Any] = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
     except FileNotFoundError:
         return None
     except OSError as cause:
@@ -116,7 +116,7 @@ def read_note(path: Path) -> dict[str, Any] | None:
             f"{path} is broken, so what this folder was for is not known.",
             hint="Name another folder, or delete this one; either way everything comes again.",
         ) from cause
-    return found
+    return note
 
 
 def write_note(path: Path, what: dict[str, Any]) -> None:
@@ -135,14 +135,14 @@ def write_note(path: Path, what: dict[str, Any]) -> None:
 
 def check_folder(path: Path, *, name: str) -> None:
     """Refuse what is not a folder and cannot become one."""
-    there = next(one for one in (path, *path.parents) if one.exists())
-    if not there.is_dir():
-        raise BadInput(f"{name} {path} cannot be: {there} is not a folder.", hint="Name a folder.")
+    existing = next(parent for parent in (path, *path.parents) if parent.exists())
+    if not existing.is_dir():
+        raise BadInput(f"{name} {path} cannot be: {existing} is not a folder.", hint="Name a folder.")
 
 
-def _check_colons(source: Source, there: Sequence[str]) -> None:
+def _check_colons(source: Source, names: Sequence[str]) -> None:
     """Spark takes what stands before a colon for the scheme of a URL."""
-    for name in there:
+    for name in names:
         if ":" in source.path(name).rpartition("/")[2]:
             raise BadInput(
                 f"{source.path(name)} cannot be read by Spark: there is a colon in its name.", hint="Rename it."
@@ -155,25 +155,27 @@ def _check_colons(source: Source, there: Sequence[str]) -> None:
 
 
 def _guess(source: Source) -> tuple[Form, tuple[str, ...] | None]:
-    found: set[Form] = set()
+    forms: set[Form] = set()
     for name in source.visible():
-        one = PurePosixPath(source.path(name))
-        form = ENDINGS.get(PurePosixPath(one.stem).suffix if one.suffix in PACKED else one.suffix)
+        path = PurePosixPath(source.path(name))
+        form = ENDINGS.get(PurePosixPath(path.stem).suffix if path.suffix in PACKED else path.suffix)
         if form is not None:
-            found.add(form)
-    if len(found) != 1:
-        said = " and ".join(sorted(found)) or "nothing that is known"
+            forms.add(form)
+    if len(forms) != 1:
+        said = " and ".join(sorted(forms)) or "nothing that is known"
         raise BadInput(f"{source.shown} holds {said}.", hint=f"Say which with --form {'|'.join(FORMS)}.")
-    form = found.pop()
+    form = forms.pop()
     if source.is_file:
         return form, None
-    return form, tuple(ending + packed for ending, one in ENDINGS.items() if one == form for packed in ("", *PACKED))
+    return form, tuple(
+        ending + packed for ending, known in ENDINGS.items() if known == form for packed in ("", *PACKED)
+    )
 
 
-def _header(source: Source, there: Sequence[str]) -> tuple[str, ...]:
+def _header(source: Source, names: Sequence[str]) -> tuple[str, ...]:
     """The columns of all files. Spark goes by their place, whatever a file calls them: others would be mixed up."""
     first: tuple[str, list[str]] | None = None
-    for name in there:
+    for name in names:
         path, header = source.path(name), _first_row(source, name)
         if header is None:
             continue

@@ -64,9 +64,9 @@ class Reading(msgspec.Struct, frozen=True):
         text, key, time = row["text"], row["key"], row["time"]
         if self.is_json:
             text = text.removeprefix(_BOM)
-            found = _document(text, is_suspect=row["suspect"])
-            key = None if self.key is None else _plain(self.key, found.get(self.key))
-            time = None if self.time is None else found.get(self.time)
+            document = _document(text, is_suspect=row["suspect"])
+            key = None if self.key is None else _plain(self.key, document.get(self.key))
+            time = None if self.time is None else document.get(self.time)
         if self.key is not None and key is None:
             raise BadInput(f"no {self.key}")
         return text, key, None if self.time is None else _moment(self.time, time)
@@ -93,9 +93,9 @@ def _columns(part: pa.RecordBatch, reading: Reading, limit: int) -> pa.RecordBat
             if set(map(type, documents)) != {dict}:
                 return None
             if reading.key is not None:
-                keys = pa.array([_plain(reading.key, one.get(reading.key)) for one in documents], pa.string())
+                keys = pa.array([_plain(reading.key, document.get(reading.key)) for document in documents], pa.string())
             if reading.time is not None:
-                times = [one.get(reading.time) for one in documents]
+                times = [document.get(reading.time) for document in documents]
         moments = None if reading.time is None else _moments(reading.time, times)
     except Exception:  # whatever it is, the row that it is of will say it
         return None
@@ -109,15 +109,15 @@ def _columns(part: pa.RecordBatch, reading: Reading, limit: int) -> pa.RecordBat
 
 
 def _row_by_row(part: pa.RecordBatch, reading: Reading, log: str, limit: int) -> pa.RecordBatch:
-    made: list[dict[str, Any]] = []
+    records: list[dict[str, Any]] = []
     for row in part.to_pylist():
         try:
             value, key, time = reading.read(row)
             check_records(log, NewRecords([value], [key], None if time is None else [time]), limit)
-            made.append({"value": value, "key": key, "time": time})
+            records.append({"value": value, "key": key, "time": time})
         except PenstockError as error:
-            made.append(_aside(row, error))
-    return pa.RecordBatch.from_pylist(made, schema=_RECORDS)
+            records.append(_aside(row, error))
+    return pa.RecordBatch.from_pylist(records, schema=_RECORDS)
 
 
 def take_entries(
@@ -132,7 +132,7 @@ def take_entries(
     maker = EntryMaker(store, Options(url=url, queue=queue), Writing(name, 0), 0, is_text=True)
     for batch in batches:
         rows: list[dict[str, Any]] = batch.to_pylist()
-        made: list[dict[str, Any]] = [{} for _ in rows]
+        answers: list[dict[str, Any]] = [{} for _ in rows]
         entries: list[NewEntry] = []
         places: list[int] = []
         for rank, row in enumerate(rows):
@@ -142,11 +142,11 @@ def take_entries(
                 entries.append(maker.entry({"payload": text, "id": id_, "due": time}))
                 places.append(rank)
             except PenstockError as error:
-                made[rank] = _aside(row, error)
+                answers[rank] = _aside(row, error)
         for rank, refused in zip(places, _put(store, entries), strict=True):
             if refused is not None:
-                made[rank] = _aside(rows[rank], refused)
-        yield pa.RecordBatch.from_pylist(made, schema=_ASIDE)
+                answers[rank] = _aside(rows[rank], refused)
+        yield pa.RecordBatch.from_pylist(answers, schema=_ASIDE)
 
 
 def _put(store: QueueStore, entries: Sequence[NewEntry]) -> Iterator[PenstockError | None]:
@@ -184,8 +184,8 @@ def _is_open(row: dict[str, Any], tails: dict[str, bytes] | None) -> bool:
 
 
 def _local_tail(path: str) -> bytes:
-    there = os.stat(path)
-    return _tail(path, there.st_size, there.st_mtime_ns)
+    status = os.stat(path)
+    return _tail(path, status.st_size, status.st_mtime_ns)
 
 
 @lru_cache(maxsize=64)
@@ -201,26 +201,26 @@ def _document(text: bytes, *, is_suspect: bool) -> dict[str, Any]:
     if not text.strip():
         raise BadInput("an empty line")
     try:
-        found = _decode(text)
+        document = _decode(text)
     except Exception as cause:  # also what is too deep
         raise BadInput(f"not JSON: {cause}") from cause
-    if not isinstance(found, dict):
-        raise BadInput(f"not a JSON object but {_kind(found)}")
+    if not isinstance(document, dict):
+        raise BadInput(f"not a JSON object but {_kind(document)}")
     if is_suspect:  # msgspec takes the last of two fields of one name and says nothing
         try:
             json.loads(text, object_pairs_hook=_once_each)
         except RecursionError as cause:
             raise BadInput("nested too deeply") from cause
-    return found
+    return document
 
 
 def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for rank, name in enumerate(names) if name in names[:rank])
         raise BadInput(f"the field {twice[:_SHOWN]!r} comes twice")
-    return found
+    return fields
 
 
 def _kind(value: Any) -> str:
@@ -243,7 +243,7 @@ def _plain(name: str, value: Any) -> str | None:
 def _moments(name: str, given: Sequence[Any]) -> list[Micros]:
     """The times of many rows; raises if one of them has none."""
     if set(map(type, given)) != {int}:
-        return [_moment(name, one) for one in given]
+        return [_moment(name, value) for value in given]
     for seconds in (min(given), max(given)):
         _moment(name, seconds)
     return [seconds * 1_000_000 for seconds in given]

@@ -87,9 +87,9 @@ class LocalSource(Source):
         if self.is_file:
             yield ""
             return
-        for one in sorted(self._path.rglob("*")):
-            if one.is_file():
-                yield one.relative_to(self._path).as_posix()
+        for path in sorted(self._path.rglob("*")):
+            if path.is_file():
+                yield path.relative_to(self._path).as_posix()
 
     def open(self, name: str) -> IO[bytes]:
         """The bytes of a file."""
@@ -114,8 +114,8 @@ class HadoopSource(Source):
         if self.is_file:
             yield ""
             return
-        for one in self._files.files("", ""):
-            yield one.path
+        for file in self._files.files("", ""):
+            yield file.path
 
     def open(self, name: str) -> IO[bytes]:
         """The bytes of a file."""

@@ -43,9 +43,9 @@ class Lake:
     def now(self) -> Manifest:
         """The manifest that counts; an empty one for a lake that has none yet."""
         for number in manifest.numbers(self.files.names(manifest.FOLDER)):
-            found = self._read(number)
-            if found is not None:
-                return found
+            current = self._read(number)
+            if current is not None:
+                return current
         return Manifest()
 
     def frame(self, table: str, days: Iterable[str] | None = None) -> DataFrame:
@@ -58,7 +58,7 @@ class Lake:
     def of_files(self, table: str, files: Iterable[DataFile]) -> DataFrame:
         """Some files of a table; columns that older ones do not have are null."""
         schema = SCHEMAS[table]
-        paths = [f"{self.url}/{one.path}" for one in files]
+        paths = [f"{self.url}/{file.path}" for file in files]
         if not paths:
             return self.spark.createDataFrame([], schema)
         base = f"{self.url}/data/{table}"
@@ -82,14 +82,14 @@ class Lake:
                 for run in self.files.names(f"data/{table}"):
                     folder = f"data/{table}/{run}"
                     is_old = self.files.modified_ms(folder) < _now_ms() - ABANDONED_MS
-                    if is_old and not any(one.startswith(folder) for one in used):
+                    if is_old and not any(path.startswith(folder) for path in used):
                         self.files.delete(folder)
                         swept += 1
             return swept
 
     def _kept_paths(self) -> set[str]:
-        kept = [self._read(number) for number in manifest.numbers(self.files.names(manifest.FOLDER))]
-        return set().union(*(one.paths() for one in kept if one is not None))
+        manifests = [self._read(number) for number in manifest.numbers(self.files.names(manifest.FOLDER))]
+        return set().union(*(each.paths() for each in manifests if each is not None))
 
     def _read(self, number: int) -> Manifest | None:
         name = manifest.name_of(number)
@@ -121,14 +121,14 @@ class Run:
 
     def replace(self, table: str, frame: DataFrame, days: set[str] | None = None) -> None:
         """Write rows in place of a table's, or of those of some days."""
-        kept = [one for one in self.files(table) if days is not None and one.day not in days]
-        self._files[table] = kept + self._write(table, frame)
+        others = [file for file in self.files(table) if days is not None and file.day not in days]
+        self._files[table] = others + self._write(table, frame)
 
     def merge(self, table: str, files: list[DataFile], parts: int) -> None:
         """Write the rows of some files of one day into fewer."""
-        gone = {one.path for one in files}
+        gone = {file.path for file in files}
         frame = self.lake.of_files(table, files).coalesce(parts)
-        self._files[table] = [one for one in self.files(table) if one.path not in gone] + self._write(table, frame)
+        self._files[table] = [file for file in self.files(table) if file.path not in gone] + self._write(table, frame)
 
     def commit(self) -> None:
         """Make what was written count, if anything has changed; ``Conflict`` if another run was faster."""
@@ -138,8 +138,8 @@ class Run:
         files.make_durable(self._written)
         after = Manifest(self.base.number + 1, sources=self.sources, files=self._files)
         name = manifest.name_of(after.number)
-        there = manifest.numbers(files.names(manifest.FOLDER))
-        if after.number in there and self._was_cut_off(name):
+        numbers = manifest.numbers(files.names(manifest.FOLDER))
+        if after.number in numbers and self._was_cut_off(name):
             files.delete(name)
         try:
             files.write_new(name, manifest.encode(after))
@@ -148,7 +148,7 @@ class Run:
                 f"another run has changed {self.lake.url} meanwhile; nothing of this one counts.", hint="Run it again."
             ) from None
         files.make_durable([name])
-        self._forget([number for number in there if number < after.number], after)
+        self._forget([number for number in numbers if number < after.number], after)
 
     def _was_cut_off(self, name: str) -> bool:
         """Whether somebody was killed while this manifest was written, and not a moment ago."""
@@ -156,21 +156,21 @@ class Run:
             return False
         return self.lake.files.modified_ms(name) < _now_ms() - CUT_OFF_MS
 
-    def _forget(self, there: list[int], after: Manifest) -> None:
+    def _forget(self, numbers: list[int], after: Manifest) -> None:
         """Delete old manifests, and the files that only they name."""
-        old = there[KEPT - 1 :]
+        old = numbers[KEPT - 1 :]
         if not old:
             return
-        kept = after.paths().union(*(self._paths(number) for number in there[: KEPT - 1]))
+        needed = after.paths().union(*(self._paths(number) for number in numbers[: KEPT - 1]))
         for number in old:
-            for path in self._paths(number) - kept:
+            for path in self._paths(number) - needed:
                 self.lake.files.delete(path)
             self.lake.files.delete(manifest.name_of(number))
 
     def _paths(self, number: int) -> set[str]:
         name = manifest.name_of(number)
-        found = manifest.decode(self.lake.files.read(name), name=name)
-        return set() if found is None else found.paths()
+        stored = manifest.decode(self.lake.files.read(name), name=name)
+        return set() if stored is None else stored.paths()
 
     def _write(self, table: str, frame: DataFrame) -> list[DataFile]:
         self._writes += 1
@@ -178,9 +178,9 @@ class Run:
         by_day = "day" in frame.columns
         writer = frame.write.partitionBy("day") if by_day else frame.write
         writer.parquet(f"{self.lake.url}/{folder}")
-        found = self.lake.files.files(folder, ".parquet")
-        self._written += [one.path for one in found]
-        return [DataFile(one.path, one.bytes, _day(one.path) if by_day else "") for one in found]
+        files = self.lake.files.files(folder, ".parquet")
+        self._written += [file.path for file in files]
+        return [DataFile(file.path, file.bytes, _day(file.path) if by_day else "") for file in files]
 
 
 def _day(path: str) -> str:

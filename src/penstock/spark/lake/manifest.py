@@ -45,11 +45,11 @@ class Manifest(msgspec.Struct, frozen=True):
 
     def paths(self) -> set[str]:
         """Of all files."""
-        return {one.path for files in self.files.values() for one in files}
+        return {file.path for files in self.files.values() for file in files}
 
     def days_of(self, table: str, days: set[str]) -> list[DataFile]:
         """The files of some days."""
-        return [one for one in self.files.get(table, []) if one.day in days]
+        return [file for file in self.files.get(table, []) if file.day in days]
 
 
 def name_of(number: int) -> str:
@@ -60,7 +60,7 @@ def name_of(number: int) -> str:
 def numbers(names: list[str]) -> list[int]:
     """The numbers of the manifests among some file names, the highest first."""
     plain = [name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX)]
-    return sorted((int(one) for one in plain if one.isdecimal()), reverse=True)
+    return sorted((int(text) for text in plain if text.isdecimal()), reverse=True)
 
 
 def encode(manifest: Manifest) -> bytes:
@@ -74,13 +74,13 @@ def decode(content: bytes, *, name: str) -> Manifest | None:
     body, _, tail = content.partition(b"\n")
     if tail.strip() != _sum(body):
         return None
-    found = msgspec.json.decode(body, type=Manifest)
-    if found.format > FORMAT:
+    manifest = msgspec.json.decode(body, type=Manifest)
+    if manifest.format > FORMAT:
         raise CannotOpen(
-            f"{name} has format {found.format}, and this version reads up to {FORMAT}.",
+            f"{name} has format {manifest.format}, and this version reads up to {FORMAT}.",
             hint="Use the version of Penstock that wrote the lake, or a newer one.",
         )
-    return found
+    return manifest
 
 
 def _sum(content: bytes) -> bytes:

@@ -148,8 +148,10 @@ class Pipeline:
             bounds = logs.bounds(log)
         known = run.sources.get(name, Position()).offsets
         # What retention has deleted meanwhile is gone; the rest is read.
-        first = {str(number): max(known.get(str(number), 0), one.start) for number, one in enumerate(bounds)}
-        end = {str(number): max(one.end, first[str(number)]) for number, one in enumerate(bounds)}
+        first = {
+            str(number): max(known.get(str(number), 0), partition.start) for number, partition in enumerate(bounds)
+        }
+        end = {str(number): max(partition.end, first[str(number)]) for number, partition in enumerate(bounds)}
         rows = None
         if end != first:
             reader = self.spark.read.format("penstock").options(url=url, log=log, schema=LAG_SCHEMA)
@@ -177,28 +179,28 @@ class Pipeline:
         """The last transitions of every circuit; the lake keeps what the store forgets."""
         with open_queues(url) as store:
             name = _short(url)
-            found = [
-                (name, one.circuit, from_micros(change.at_us), change.state, change.why)
-                for one in Breaker(store, BreakerConfig()).circuits()
-                for change in one.transitions
+            transitions = [
+                (name, circuit.circuit, from_micros(change.at_us), change.state, change.why)
+                for circuit in Breaker(store, BreakerConfig()).circuits()
+                for change in circuit.transitions
             ]
-        if not found:
+        if not transitions:
             return
-        there = self.lake.of_files("transitions", run.files("transitions")).persist()
+        known = self.lake.of_files("transitions", run.files("transitions")).persist()
         try:
-            merged = there.unionByName(self.spark.createDataFrame(found, TRANSITIONS))
+            merged = known.unionByName(self.spark.createDataFrame(transitions, TRANSITIONS))
             merged = merged.dropDuplicates(["store", "circuit", "at", "state"]).coalesce(1).persist()
-            if merged.count() > there.count():
+            if merged.count() > known.count():
                 run.replace("transitions", merged)
                 run.replace("circuits", tables.circuits(merged).coalesce(1))
             merged.unpersist()
         finally:
-            there.unpersist()
+            known.unpersist()
 
     # --- into the tables -----------------------------------------------------------------------------
 
     def _add_history(self, run: Run, files: list[DataFile]) -> set[str]:
-        days = {one.day for one in files}
+        days = {file.day for file in files}
         rows = self.lake.of_files("history", files)
         self.progress(f"adding to the tables of {len(days)} days")
         self._add(run, "hours", days, tables.hours(rows), tables.merge_hours)
@@ -206,29 +208,29 @@ class Pipeline:
         return days
 
     def _add_lag(self, run: Run, files: list[DataFile]) -> set[str]:
-        days = {one.day for one in files}
+        days = {file.day for file in files}
         self._add(run, "lag", days, tables.lag(self.lake.of_files("lag_samples", files)), tables.merge_lag)
         return days
 
     def _add(
         self, run: Run, table: str, days: set[str], new: DataFrame, merge: Callable[[DataFrame], DataFrame]
     ) -> None:
-        there = [one for one in run.files(table) if one.day in days]
-        rows = new if not there else merge(self.lake.of_files(table, there).unionByName(new))
+        existing = [file for file in run.files(table) if file.day in days]
+        rows = new if not existing else merge(self.lake.of_files(table, existing).unionByName(new))
         run.replace(table, rows.coalesce(1), days)
 
     def _merge_small_files(self, run: Run, table: str, day: str) -> None:
         """Merge files of similar size, so that a row is written again a few times in all, however many runs come."""
         small = sorted(
-            (one for one in run.files(table) if one.day == day and one.bytes < LARGE), key=lambda one: one.bytes
+            (file for file in run.files(table) if file.day == day and file.bytes < LARGE), key=lambda file: file.bytes
         )
         chosen: list[DataFile] = []
         total = 0
-        for one in small:
-            if len(chosen) >= MANY and one.bytes > total:
+        for file in small:
+            if len(chosen) >= MANY and file.bytes > total:
                 break
-            chosen.append(one)
-            total += one.bytes
+            chosen.append(file)
+            total += file.bytes
         if len(chosen) > MANY:
             run.merge(table, chosen, parts=-(-total // LARGE))
 

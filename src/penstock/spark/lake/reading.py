@@ -38,35 +38,37 @@ class LakeReader:
 
     def tables(self) -> dict[str, Any]:
         """The tables that have rows."""
-        found = {name: self.table(name) for name in TABLES if self.manifest.files.get(name)}
-        return {name: table for name, table in found.items() if table.num_rows}
+        read = {name: self.table(name) for name in TABLES if self.manifest.files.get(name)}
+        return {name: table for name, table in read.items() if table.num_rows}
 
     def table(self, name: str, *, columns: list[str] | None = None, days: Iterable[str] | None = None) -> Any:
         """One table, or some columns or days of it; columns that older files do not have are null."""
         wanted = None if days is None else set(days)
         paths = [
-            f"{self._root}/{one.path}"
-            for one in self.manifest.files.get(name, [])
-            if wanted is None or one.day in wanted
+            f"{self._root}/{file.path}"
+            for file in self.manifest.files.get(name, [])
+            if wanted is None or file.day in wanted
         ]
-        found = ds.dataset(
+        dataset = ds.dataset(
             paths, format="parquet", filesystem=self._files, partitioning=_DAYS,
             partition_base_dir=f"{self._root}/data/{name}",
         )  # fmt: skip
-        shapes = [found.schema, *(one.physical_schema for one in found.get_fragments())]
+        shapes = [dataset.schema, *(fragment.physical_schema for fragment in dataset.get_fragments())]
         fields = pa.unify_schemas(shapes, promote_options="permissive")
-        whole = found.replace_schema(pa.schema([one.with_nullable(True) for one in fields if one.name != "run"]))
+        whole = dataset.replace_schema(
+            pa.schema([field.with_nullable(True) for field in fields if field.name != "run"])
+        )
         return whole.to_table(columns=columns)
 
     def _newest(self) -> Manifest:
         folder = fs.FileSelector(f"{self._root}/{manifest.FOLDER}", allow_not_found=True)
-        names = [one.base_name for one in self._files.get_file_info(folder)]
+        names = [info.base_name for info in self._files.get_file_info(folder)]
         for number in manifest.numbers(names):
             name = manifest.name_of(number)
             with self._files.open_input_stream(f"{self._root}/{name}") as file:
-                found = manifest.decode(file.read(), name=f"{self.url}/{name}")
-            if found is not None:
-                return found
+                newest = manifest.decode(file.read(), name=f"{self.url}/{name}")
+            if newest is not None:
+                return newest
         return Manifest()
 
 

@@ -41,19 +41,19 @@ def _charts(figures: Figures) -> list[tuple[str, str]]:
 
 def _quantiles(figures: Figures, kind: str) -> Series:
     """The 95th percentile of every family in every bin."""
-    found = {
-        name: [(at, value) for at, one in sorted(bins.items()) if (value := one.quantile(kind, 0.95)) is not None]
+    series = {
+        name: [(at, value) for at, total in sorted(bins.items()) if (value := total.quantile(kind, 0.95)) is not None]
         for name, bins in figures.by_bin.items()
     }
-    return {name: points for name, points in found.items() if points}
+    return {name: points for name, points in series.items() if points}
 
 
 def _all_families(figures: Figures, state: str) -> list[tuple[float, float]]:
     sums: dict[float, float] = {}
     for bins in figures.by_bin.values():
-        for at, one in bins.items():
-            if one.counts[state]:
-                sums[at] = sums.get(at, 0.0) + one.counts[state]
+        for at, total in bins.items():
+            if total.counts[state]:
+                sums[at] = sums.get(at, 0.0) + total.counts[state]
     return sorted(sums.items())
 
 
@@ -110,14 +110,14 @@ def _families(figures: Figures) -> str:
         "<th class=number>waited, p50<th class=number>p95<th class=number>took, p50<th class=number>p95</tr>"
     )
     rows = "".join(
-        f"<tr><td>{escape(name)}<td class=number>{one.counts['done']:,}<td class=number>{one.failed:,}"
-        f"<td class=number>{one.counts['dead']:,}"
+        f"<tr><td>{escape(name)}<td class=number>{total.counts['done']:,}<td class=number>{total.failed:,}"
+        f"<td class=number>{total.counts['dead']:,}"
         + "".join(
-            f"<td class=number>{_time(one.quantile(kind, rank))}"
+            f"<td class=number>{_time(total.quantile(kind, rank))}"
             for kind in ("waiting", "processing")
             for rank in (0.5, 0.95)
         )
-        for name, one in figures.families.items()
+        for name, total in figures.families.items()
     )
     return f"<section><h2>By queue</h2><table>{head}{rows}</table></section>"
 
@@ -140,7 +140,7 @@ def _errors(figures: Figures) -> str:
 def _circuits(figures: Figures) -> str:
     if not figures.circuits:
         return ""
-    latest = sorted(figures.circuits, key=lambda one: one["since"], reverse=True)[:MOST_CIRCUITS]
+    latest = sorted(figures.circuits, key=lambda circuit: circuit["since"], reverse=True)[:MOST_CIRCUITS]
     rows = "".join(
         f"<tr><td>{escape(row['circuit'])}<td>{row['since']:%Y-%m-%d %H:%M:%S}"
         f"<td>{'still open' if row['until'] is None else format(row['until'], '%Y-%m-%d %H:%M:%S')}"

@@ -18,7 +18,7 @@ TIMES = ("waiting", "processing")
 QUANTILES = (50, 95, 99)
 ERROR_LENGTH = 200
 
-_QUANTILES = ", ".join(f"{kind}_p{one} DOUBLE" for kind in TIMES for one in QUANTILES)
+_QUANTILES = ", ".join(f"{kind}_p{percent} DOUBLE" for kind in TIMES for percent in QUANTILES)
 _COUNTS = ", ".join(f"{state} BIGINT" for state in ("attempts", *STATES))
 SCHEMAS = {
     "history": "seq BIGINT, id STRING, queue STRING, state STRING, generation INT, attempt INT, created TIMESTAMP, "
@@ -48,7 +48,7 @@ def hours(attempts: DataFrame) -> DataFrame:
     rows = attempts.selectExpr("day", "hour", "queue", "state", f"{waited} AS waited", f"{took} AS took")
     grouped = rows.groupBy("day", "hour", "queue").agg(
         f.expr("count(*) AS attempts"),
-        *(f.expr(f"count_if(state = '{one}') AS {one}") for one in STATES),
+        *(f.expr(f"count_if(state = '{state}') AS {state}") for state in STATES),
         f.expr("kll_sketch_agg_double(waited) AS waiting"),
         f.expr("kll_sketch_agg_double(took) AS processing"),
     )
@@ -60,7 +60,7 @@ def merge_hours(rows: DataFrame, *, by: str = "hour") -> DataFrame:
     from pyspark.sql import functions as f
 
     grouped = rows.groupBy(*dict.fromkeys(("day", by, "queue"))).agg(
-        *(f.expr(f"sum({one}) AS {one}") for one in ("attempts", *STATES)),
+        *(f.expr(f"sum({name}) AS {name}") for name in ("attempts", *STATES)),
         *(f.expr(f"kll_merge_agg_double({kind}) AS {kind}") for kind in TIMES),
     )
     return _with_quantiles(grouped, by)
@@ -113,9 +113,9 @@ def circuits(transitions: DataFrame) -> DataFrame:
 def _with_quantiles(rows: DataFrame, by: str) -> DataFrame:
     quantiles = [
         f"CASE WHEN kll_sketch_get_n_double({kind}) > 0 "
-        f"THEN kll_sketch_get_quantile_double({kind}, {one / 100}D) END AS {kind}_p{one}"
+        f"THEN kll_sketch_get_quantile_double({kind}, {percent / 100}D) END AS {kind}_p{percent}"
         for kind in TIMES
-        for one in QUANTILES
+        for percent in QUANTILES
     ]
     place = [] if by == "day" else [by]
     return rows.selectExpr(*place, "queue", "attempts", *STATES, *quantiles, *TIMES, "day")

@@ -76,13 +76,13 @@ class PlannedRecords:
         while self._open:
             partition, batches = self._open[0]
             try:
-                found = next((batch for batch in batches if len(batch)), None)
+                filled = next((batch for batch in batches if len(batch)), None)
             except StoreCorrupt as damage:
                 self.damage = damage
                 self._open.clear()
                 return None
-            if found is not None:
-                return found
+            if filled is not None:
+                return filled
             self.positions[partition] = self._ends[partition]  # also behind marks of transactions
             self._open.pop(0)
         return None

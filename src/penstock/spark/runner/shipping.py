@@ -59,20 +59,20 @@ def _is_importable(kind: type) -> bool:
     by_value = cloudpickle.list_registry_pickle_by_value()  # type: ignore[no-untyped-call]
     if kind.__module__ == "__main__" or kind.__module__ in by_value:
         return False
-    found: Any = sys.modules.get(kind.__module__)
+    importable: Any = sys.modules.get(kind.__module__)
     for name in kind.__qualname__.split("."):
-        found = getattr(found, name, None)
-    return found is kind
+        importable = getattr(importable, name, None)
+    return importable is kind
 
 
 def _parts(kind: Any) -> tuple[Any, ...]:
     own = inspect.get_annotations(kind)
     fields = [
-        (one.name, one.type, one.default, one.default_factory)
-        for one in msgspec.structs.fields(kind)
-        if one.name in own
+        (field.name, field.type, field.default, field.default_factory)
+        for field in msgspec.structs.fields(kind)
+        if field.name in own
     ]
-    names = {one.name: one.encode_name for one in msgspec.structs.fields(kind) if one.encode_name != one.name}
+    names = {field.name: field.encode_name for field in msgspec.structs.fields(kind) if field.encode_name != field.name}
     settings = {name: getattr(kind.__struct_config__, name) for name in _SETTINGS}
     hidden = {"__module__", "__annotations__", "__struct_fields__", "__slots__", *kind.__struct_fields__}
     space = {
@@ -86,19 +86,19 @@ def _parts(kind: Any) -> tuple[Any, ...]:
 def _struct(  # noqa: PLR0917 - as it was packed
     name: str, bases: tuple[type, ...], module: str, fields: list[Any], names: dict[str, str], settings: Any, space: Any
 ) -> type:
-    made: list[Any] = []
+    members: list[Any] = []
     # Only keywords may come without a default behind others that have one.
     free = [default is not msgspec.NODEFAULT or factory is not msgspec.NODEFAULT for _, _, default, factory in fields]
-    for one, kind, default, factory in fields:
+    for member, kind, default, factory in fields:
         if factory is not msgspec.NODEFAULT:
-            made.append((one, kind, msgspec.field(default_factory=factory)))
+            members.append((member, kind, msgspec.field(default_factory=factory)))
         elif default is not msgspec.NODEFAULT:
-            made.append((one, kind, default))
+            members.append((member, kind, default))
         else:
-            made.append((one, kind))
+            members.append((member, kind))
     return msgspec.defstruct(
         name,
-        made,
+        members,
         bases=bases,
         module=module,
         namespace=space,
