@@ -182,8 +182,8 @@ class ColumnBatches:
                 column = column.cast(kind)
         except arrow_module().ArrowException as cause:
             raise self._wrong(f"a column {name} of {table.column(name).type}, not {kinds[0]}", str(cause)) from cause
-        found: list[Any] = column.to_pylist()
-        return found
+        values: list[Any] = column.to_pylist()
+        return values
 
     def _wrong(self, given: str, hint: str) -> WrongType:
         return WrongType(f"{self._name} gave {given}.", hint=hint)
@@ -231,13 +231,13 @@ def _texts(headers: list[tuple[str, bytes]] | None) -> Headers | None:
     """Headers as they are produced: text where the bytes are text."""
     if not headers:
         return None
-    found: dict[str, str | bytes] = {}
+    texts: dict[str, str | bytes] = {}
     for name, value in headers:
         try:
-            found[name] = value.decode()
+            texts[name] = value.decode()
         except UnicodeDecodeError:
-            found[name] = value
-    return found
+            texts[name] = value
+    return texts
 
 
 # --- from a type to the column value -----------------------------------------------------------------------
@@ -267,7 +267,7 @@ def _arrow_type(info: inspect.Type, stream: str) -> Any:
             return pa.map_(pa.string(), _arrow_type(value, stream))
         case inspect.StructType() | inspect.DataclassType() | inspect.TypedDictType():
             return pa.struct([(field.encode_name, _arrow_type(field.type, stream)) for field in info.fields])
-        case inspect.UnionType(types=types) if len(rest := [one for one in types if not _is_none(one)]) == 1:
+        case inspect.UnionType(types=types) if len(rest := [kind for kind in types if not _is_none(kind)]) == 1:
             return _arrow_type(rest[0], stream)
         case _:
             kind = type(info).__name__.removesuffix("Type").lower()

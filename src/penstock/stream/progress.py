@@ -92,8 +92,8 @@ def _changes(store: LogStore, node: Node) -> dict[int, Change]:
     log = state_log(node.name)
     if not store.exists(log):
         return {}
-    found = {place.index: last_change(store, place) for place in store.partitions(log)}
-    return {index: change for index, change in found.items() if change is not None}
+    changes = {place.index: last_change(store, place) for place in store.partitions(log)}
+    return {index: change for index, change in changes.items() if change is not None}
 
 
 def _writers(store: LogStore, plan: ResolvedTopology, node: Node) -> Iterator[tuple[Micros, str]]:

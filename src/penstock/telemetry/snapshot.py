@@ -100,7 +100,7 @@ def bucket_counts(metric: str) -> list[float]:
 
 def _joined(metric: Metric, known: Value, value: Value) -> Value:
     if isinstance(known, list) and isinstance(value, list):
-        return [one + other for one, other in zip(known, value, strict=True)]
+        return [left + other for left, other in zip(known, value, strict=True)]
     if isinstance(known, list) or isinstance(value, list):
         return known
     if metric.join == "sum":
