@@ -116,7 +116,7 @@ def conditions() -> str:
 
 
 def report(title: str, bars: list[Bar], notes: list[str]) -> bool:
-    """Print the table, and with --record leave it for the page of figures; whether all bars hold."""
+    """Print the table, and with --record leave it for the page of figures. Returns whether all bars hold."""
     if "--record" in sys.argv:
         figures.record(title, bars, notes, conditions())
     print(f"\n{title}\n{'=' * len(title)}")

@@ -41,7 +41,7 @@ BODY = json.dumps(PAYLOAD)
 Part = tuple[list[Bar], list[str]]
 
 
-# --- drains: programs that begin when they are told to; how many entries each did, and when it ended ------------------
+# --- drains: programs that begin on command; the entries that each did, and when it ended ------------------
 
 
 def drain_ours(url: str) -> tuple[int, float]:

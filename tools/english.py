@@ -29,7 +29,7 @@ PHRASES = (
     Phrase(
         re.compile(
             r"(?<!here )\b(?:is|are|was|were) no "
-            r"(?!longer|more|less|one\b|further|other|earlier|later|shorter|reason|use|way|part|need)\w+"
+            r"(?!longer|(?:more|less|earlier|later|shorter|further) than|one\b|reason|use|way|part|need)\w+"
         ),
         'say "is not a ..."',
     ),
@@ -37,11 +37,32 @@ PHRASES = (
     Phrase(re.compile(r"\bfor ever\b"), 'write "forever"'),
     Phrase(re.compile(r"\bof late\b"), 'say "recently"'),
     Phrase(re.compile(r"\b(?:what|which) is none\b"), "name what it is not"),
-    Phrase(re.compile(r"(?:^|[.:;] |\")(?:Had|Should|Were) (?:it|they|the|an?|this|that)\b"), 'begin with "If"'),
+    Phrase(
+        re.compile(
+            r"(?:^ *|[.:;(] |\"|# |-- |, )(?:[Hh]ad|[Ss]hould|[Ww]ere) (?:it|they|the|an?|this|that)\b(?![^.:;]*\?)"
+        ),
+        'begin with "If"',
+    ),
     Phrase(
         re.compile(r"; (?:None|True|False|nothing|none) (?:if|when|where|while|without|before|after|for|from)\b"),
         'say "..., or None if" or "Returns None if"',
     ),
+    Phrase(
+        re.compile(r"; (?:whether|how (?:many|much|often|long))\b(?!.* is not known)"),
+        'begin a sentence: "Returns whether ..."',
+    ),
+    Phrase(re.compile(r"\bhow many (?:it|they) were\b"), 'say "how many there were"'),
+    Phrase(re.compile(r"\bhow manieth\b"), 'say "the ordinal" or "the number"'),
+    Phrase(
+        re.compile(r"\b(?:is|are|was|were|be|been|being) told\b(?! (?:to|apart)\b)"),
+        "say what happens: it gets, learns, reports, is notified of ...",
+    ),
+    Phrase(re.compile(r"\bgo(?:es)? by (?:what|the|this|that|it|its|their)\b"), 'say "uses" or "follows"'),
+    Phrase(re.compile(r"\b(?:go|goes|went|gone) on with\b"), 'say "continues"'),
+    Phrase(re.compile(r"\bbroken off\b"), 'say "interrupted"'),
+    Phrase(re.compile(r"\bsuch a one\b"), 'name it, or say "it"'),
+    Phrase(re.compile(r"\btaken along\b"), "say what is done together"),
+    Phrase(re.compile(r"(?<!\")\"[^\"]+\b(?:somebody|whoever)\b"), "name who it is: the caller, the program that ..."),
 )
 
 

@@ -58,7 +58,7 @@ class Taking(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_: Any) -> None:
-        """Quiet: the story is told elsewhere."""
+        """Quiet: other output tells the story."""
 
 
 def main() -> int:
@@ -67,7 +67,7 @@ def main() -> int:
     options.add_argument("--data", type=Path, default=Path("demo-data") / f"backend-{datetime.now():%Y%m%d-%H%M%S}")  # noqa: DTZ005
     given = options.parse_args()
     given.data.mkdir(parents=True)
-    logging.disable(logging.WARNING)  # every failed attempt would be told
+    logging.disable(logging.WARNING)  # every failed attempt would be logged
     backend = Backend()
     with penstock.open_queues(f"sqlite:///{given.data / 'requests.db'}") as store:
         store.signals.subscribe(tell, "circuit")

@@ -58,7 +58,7 @@ class Fraud(Computation):
     inputs = "sessions"
     outputs = "alerts"
     states = (Value("strikes", int, 0),)
-    gap = 60.0  # seconds of silence that end a session and are no part of it
+    gap = 60.0  # seconds of silence that end a session and do not belong to it
 
     def process(self, record: Record[Windowed], ctx: Context) -> None:
         """One session that has ended."""

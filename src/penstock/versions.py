@@ -77,7 +77,7 @@ class VersionedCodec(JsonCodec[T]):
         except msgspec.MsgspecError as cause:
             raise Undecodable(
                 f"{len(payload)} stored bytes cannot be read as {self.type_name}: {cause}.",
-                hint="A versioned payload is a JSON object; what is something else was put by somebody else.",
+                hint="A versioned payload is a JSON object; something else put this one.",
             ) from cause
         if version > self.version:
             raise PayloadTooNew(

@@ -45,7 +45,7 @@ def serve() -> Iterator[Callable[..., Served]]:
 def test_it_serves_and_ends_with_grace(serve: Any, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/q.db"
     served = serve("--url", url)
-    assert "has no space 'penstock' yet: it is made" in served.said
+    assert "has no space 'penstock' yet; creating it" in served.said
     with httpx2.Client(base_url=served.url) as client:
         assert client.post("/v1/queues/q/entries", json={"value": 1}).status_code == 201
         answers: list[Any] = []

@@ -135,7 +135,7 @@ class Adoption:
         if self._state.finished != _checksum(plan):
             raise Conflict(
                 f"{self.source.name} was taken over, and has changed since.",
-                hint="Point whoever works there to the new queues, and put there what came since.",
+                hint="Point the programs that work there to the new queues, and put there what came since.",
             )
 
     def _check_target(self, plan: Plan) -> None:
@@ -263,7 +263,7 @@ class Adoption:
     def _changed(self, queue: str) -> Conflict:
         return Conflict(
             f"{self.source.name} changed while it was taken over (queue {queue!r}).",
-            hint="Stop whoever works there, and take over into a fresh space (?space=NAME in the URL).",
+            hint="Stop the programs that work there, and take over into a fresh space (?space=NAME in the URL).",
         )
 
     # --- both sides --------------------------------------------------------------------------------

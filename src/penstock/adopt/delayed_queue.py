@@ -68,7 +68,7 @@ class DelayedQueue(Source):
                 taken.add(member)
         for member, moment in sorted(due.items(), key=lambda item: (item[1], item[0])):
             if member not in events:
-                self.notes.append(f"{member} has a due time but no event; delayedQueue drops such a one, too")
+                self.notes.append(f"{member} has a due time but no event; delayedQueue drops it, too")
             elif member not in taken:
                 yield self._row("live", member, events[member], began_us, moment)
 

@@ -167,7 +167,7 @@ def check_together(config: BreakerConfig, settings: BreakerSettings) -> list[str
     said = []
     if config.circuit_check_enabled:
         said += [
-            f"{_NAMES[name]} is off: {what} until somebody does it by hand"
+            f"{_NAMES[name]} is off: {what} until it is done by hand"
             for name, what in (
                 ("open_to_half_open", "open circuits stay open"),
                 ("unlock_queues", "queues stay locked"),

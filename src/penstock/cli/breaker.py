@@ -157,7 +157,7 @@ def config(
             )
             return
         if not circuit_breaker.is_configured:
-            typer.echo("Nothing is stored: every process goes by what its program says; these are defaults.", err=True)
+            typer.echo("Nothing is stored: every process uses what its program says; these are defaults.", err=True)
         print_json(circuit_breaker.config.resource())
 
 

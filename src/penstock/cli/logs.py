@@ -61,7 +61,7 @@ def open_existing(url: str) -> LogStore:
 
 
 def known(store: LogStore, name: str) -> str:
-    """A log that is there; a slip is told with what may have been meant."""
+    """Check that a log exists. The error for a misspelt name suggests a similar one."""
     if not store.exists(name):
         raise BadInput(
             f"there is no log {name!r} in {store.name}.",
@@ -225,7 +225,7 @@ def _content(payload: bytes) -> dict[str, Any]:
 
 
 def _time(moment: Micros) -> str | int:
-    """A record's time; one that no calendar has as the number it is, so that it is seen what was appended."""
+    """A record's time as ISO 8601. A number outside the calendar stays one, so the reader sees what was appended."""
     try:
         check_time(moment)
     except BadInput:
@@ -442,7 +442,7 @@ def copy(  # noqa: PLR0917 - typer reads options from the arguments
     groups: Annotated[bool, typer.Option("--groups/--no-groups", help="Carry the groups' offsets.")] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Copy a log to another store: partitions, order, keys, timestamps, headers, offsets. Goes on when broken off."""
+    """Copy a log to another store: partitions, order, keys, timestamps, headers, offsets. Resumes if interrupted."""
     with open_existing(source_url) as source, open_logs(target_url) as target:
         known(source, name)
         columns = (TextColumn(name), BarColumn(), MofNCompleteColumn())
@@ -520,7 +520,7 @@ def enforce_retention(
 
 
 def _findings(findings: list[Any]) -> bool:
-    """Print findings; whether all is well."""
+    """Print findings. Returns whether all is well."""
     colours = {"good": "green", "warning": "yellow", "bad": "red"}
     for finding in findings:
         console().print(

@@ -32,7 +32,7 @@ def console() -> Console:
 
 
 def table(*columns: str, title: str = "", numbers: tuple[str, ...] = ()) -> Table:
-    """An empty table; the columns named in ``numbers`` stand right."""
+    """An empty table; the columns named in ``numbers`` are aligned right."""
     grid = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", title_style="bold", pad_edge=False)
     for column in columns:
         # Half an id is of no use to anybody: it is not broken, however narrow the terminal.

@@ -240,7 +240,7 @@ def lock(
     name: Name,
     url: Url,
     holder: Annotated[str, typer.Option(help="On whose behalf.")] = OPERATOR,
-    reason: Annotated[str, typer.Option(help="Why, for whoever looks at it.")] = "",
+    reason: Annotated[str, typer.Option(help="Why, for people who look at it.")] = "",
 ) -> None:
     """Stop claims from a queue; work in hand goes on."""
     with open_existing(url) as store:

@@ -1,4 +1,4 @@
-"""What was typed, as values: times, lengths of time, labels, names; what is wrong is told in the words of a shell."""
+"""What was typed, as values: times, durations, labels, names. Errors name the option as it was typed."""
 
 from __future__ import annotations
 

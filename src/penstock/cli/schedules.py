@@ -171,7 +171,7 @@ def list_subscriptions(url: Url, as_json: AsJson = False) -> None:
 
 
 def _there(store: QueueStore, name: str) -> Schedule:
-    """A schedule that is there; a slip is told with what may have been meant."""
+    """A schedule that exists. The error for a misspelt name suggests a similar one."""
     names = [schedule.name for schedule in store.schedules()]
     if name not in names:
         raise BadInput(

@@ -57,7 +57,7 @@ def check(url: UrlArgument) -> None:
         advice = f", {needed} is needed: penstock schema migrate"
     elif version.post < version.pre:
         advice = (
-            ": up to date for this Penstock; when no older one runs any more, the newest one goes on with "
+            ": up to date for this Penstock; when no older one runs any more, the newest one continues with "
             "penstock schema migrate --post"
         )
     else:

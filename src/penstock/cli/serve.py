@@ -99,10 +99,10 @@ def _tell_what_is_new(url: str, logs: str | None) -> None:
     """A service may begin with an empty store; a slip in a URL shall be seen."""
     location = read_url(url)
     if location.scheme != "memory" and not is_there(location):
-        logger.info("%s has no space %r yet: it is made.", location.masked, location.space)
+        logger.info("%s has no space %r yet; creating it.", location.masked, location.space)
     folder = None if logs is None else read_url(logs)
     if folder is not None and folder.scheme == "file" and not Path(folder.path).is_dir():
-        logger.info("there is no folder %s yet: it is made.", folder.path)
+        logger.info("folder %s does not exist yet; creating it.", folder.path)
 
 
 @app.command()

@@ -71,7 +71,7 @@ def _look_once(look: Callable[[], Any]) -> None:
         with printing.one_line_of_json():
             look()
     except typer.Exit:
-        pass  # a finding that would be the exit code; it is seen
+        pass  # a finding that would be the exit code; it is on the screen
     except StoreUnavailable as error:
         if isinstance(error, StoreReadOnly):
             raise

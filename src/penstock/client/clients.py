@@ -76,7 +76,7 @@ class _AsyncMethod(Generic[P, T]):
 
 
 class _Settings:
-    """What both clients are told."""
+    """The settings of both clients."""
 
     def __init__(self, url: str, key: str | None, timeout: float, tries: int, rng: random.Random | None) -> None:
         if not url.startswith(("http://", "https://")):

@@ -29,7 +29,7 @@ def report_failures(attempts: Which = "all", *, payload: bool = False) -> Around
 
     ``Snooze``, ``Reject`` and ``TryAgain`` are decisions of the handler and no failures. The payload is sent to Sentry
     only with ``payload=True``. With tracing switched on in ``sentry_sdk.init``, every attempt is a transaction that
-    goes on with the trace of the put, if its headers have one.
+    continues the trace of the put, if its headers have one.
     """
     if attempts not in ("all", "first", "last"):
         raise BadInput(f"attempts={attempts!r} names no attempts.", hint='Use "all", "first" or "last".')

@@ -126,7 +126,7 @@ class Batch:
             if isinstance(error, OutcomeUnknown | StoreUnavailable):
                 self._doubtful_since = self._doubtful_since or began
             raise
-        except BaseException:  # broken off by an interrupt, nobody knows where
+        except BaseException:  # interrupted, nobody knows where
             self._doubtful_since = self._doubtful_since or began
             raise
         self._is_put = True
@@ -207,7 +207,7 @@ class Batch:
         try:
             self._put_members()
         except (OutcomeUnknown, StoreUnavailable):
-            raise  # commit() goes on with it, or the door expires
+            raise  # commit() continues it, or the door expires
         except BaseException:
             cancel_batch(self.store, self.id)
             raise

@@ -134,7 +134,7 @@ class Copy:
         else:
             raise Conflict(
                 f"{self.source.name} goes on changing while it is copied.",
-                hint="Stop whoever puts, cancels or prunes there (also the reapers of idle workers); then start again.",
+                hint="Stop what puts, cancels or prunes there (also the reapers of idle workers); then start again.",
             )
         failpoints.point("copy.verified")
         # First the mark that it is done: once the target is open, this must never be carried again.
@@ -162,7 +162,7 @@ class Copy:
             number = f"{PAGE} or more" if len(strays) == PAGE else str(len(strays))
             raise Conflict(
                 f"{number} entries were put into {self.source.name} (queues {some}) after it was copied.",
-                hint="Point whoever puts there to the target, then put these there too and cancel them here.",
+                hint="Point producers to the target, then put these there too and cancel them here.",
             )
 
     def _check_source(self) -> None:
@@ -176,7 +176,7 @@ class Copy:
                 )
 
     def _check_target(self) -> None:
-        """The target has to be empty, or ours from a copy that was broken off."""
+        """The target has to be empty, or ours from an interrupted copy."""
         mine = {lock.queue for lock in self.target.locks() if lock.holder == HOLDER and lock.reason == self._here}
         others = [counts.queue for counts in self.target.counts() if counts.queue not in mine]
         used = [queue for queue in others if self._is_used(queue)]

@@ -71,7 +71,7 @@ class Queuing:
         return escape_name(self._family.name + name)
 
     def queue(self, name: str) -> Queue[QueuedRequest]:
-        """The queue of a name, for those who write: it is made if there is none."""
+        """The queue of a name, for those who write; created if it does not exist."""
         return self._family.member(self.stored_name(name))
 
     def entries(self, name: str, *, after: int = 0, limit: int) -> list[Entry[Any]]:

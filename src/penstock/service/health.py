@@ -75,7 +75,7 @@ def metrics(request: Request, key: Reader) -> Response:
     if not request.app.state.settings.metrics:
         raise HTTPException(404, "This service shows no figures.")
     state = request.app.state
-    # A key with a prefix is told nothing of the process, which works for others too.
+    # A key with a prefix learns nothing about the process, which works for others too.
     snapshot = Snapshot() if state.metrics is None or key.prefix else state.metrics.snapshot()
     add_gauges(snapshot, state.queues, state.logs, state.breaker, key)
     return Response(snapshot.text(), media_type=CONTENT_TYPE)

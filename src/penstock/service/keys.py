@@ -136,7 +136,7 @@ def new_key(path: Path, name: str, scopes: tuple[str, ...], *, prefix: str = "")
 
 
 def remove_key(path: Path, name: str) -> bool:
-    """Take a key away; whether it was there."""
+    """Take a key away. Returns whether it existed."""
     keys = read_keys(path)
     left = [key for key in keys if key.name != name]
     if len(left) == len(keys):

@@ -186,7 +186,7 @@ class Claiming:
             except PenstockError:
                 if not entries:
                     raise
-                return entries  # they are held already; the next call is told of the trouble
+                return entries  # they are held already; the next call reports the trouble
             entries += claimed
             size = sum(len(entry.payload) for entry in entries)
             if len(claimed) < step or len(entries) >= self._wish.limit or size >= self._page_bytes:

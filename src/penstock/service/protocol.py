@@ -51,7 +51,7 @@ def protocol(settings: ServiceSettings) -> type[asyncio.Protocol]:
             super().connection_made(transport)
             self._head_begun = True  # of the first request, before its first byte
             excess = len(self.connections) - settings.connections
-            if excess > settings.connections:  # as many are being told already
+            if excess > settings.connections:  # as many are being refused already
                 transport.abort()
                 return
             if excess > 0:
@@ -125,7 +125,7 @@ def protocol(settings: ServiceSettings) -> type[asyncio.Protocol]:
 
 
 def _busy(app: Any) -> Callable[..., Awaitable[None]]:
-    """Answers with 503 in the place of an application; whether the process lives can still be asked."""
+    """Answers with 503 in the place of an application; the health check still works."""
 
     async def busy(scope: Any, receive: Any, send: Any) -> None:
         async def closing(message: Any) -> None:

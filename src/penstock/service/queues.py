@@ -414,7 +414,7 @@ def lock(request: Request, key: Admin, queue: Name, holder: Name, body: LockBody
     before = locks_text(handle)
     handle.lock(holder=holder, reason=reason)
     record(request, key, ("lock", queue), before, locks_text(handle), why=reason)
-    # Somebody may have unlocked it since; what was done is told all the same.
+    # Somebody may have unlocked it since; what was done is returned all the same.
     done = Lock(queue, holder, reason, store_of(request).now())
     return lock_view(next((lock for lock in handle.locks() if lock.holder == holder), done))
 

@@ -31,7 +31,7 @@ class Server(uvicorn.Server):
 
 
 def serve(settings: ServiceSettings, announce: Callable[[str], object] = lambda url: None) -> None:
-    """Serve until SIGTERM or Ctrl-C; requests under way are finished first. ``announce`` is told the URL."""
+    """Serve until SIGTERM or Ctrl-C; requests under way are finished first. ``announce`` gets the URL."""
     # Whatever cannot be read is found before a store is made.
     topologies = tuple(load_topology(name).check() for name in settings.topologies)
     if settings.routes is not None:

@@ -32,7 +32,7 @@ async def signals(
     kind: Annotated[list[str] | None, Query(description="Only these kinds; may be repeated.")] = None,
     limit: Annotated[int | None, Query(ge=1, le=100_000, description="End after so many.")] = None,
 ) -> StreamingResponse:
-    """What happens through this service, as it happens. A reader that is too slow misses some, and is told how many."""
+    """What happens through this service, as it happens. A reader that is too slow misses some, and learns how many."""
     sources = [store.signals for store in (request.app.state.queues, request.app.state.logs) if store is not None]
     keys: Keys | None = request.app.state.keys
     give_back = request.app.state.streams_by_key.take(key)

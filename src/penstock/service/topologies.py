@@ -1,4 +1,4 @@
-"""Topologies that the service was told of: their parts, their pictures, and how far each computation is behind."""
+"""Topologies that the service was started with: their parts, their pictures, and how far each computation is behind."""
 
 from __future__ import annotations
 

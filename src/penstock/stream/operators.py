@@ -32,7 +32,7 @@ OPTIONAL_FUNCTIONS = ("by", "joiner", "key", "merge", "of", "result")
 def check_arguments(operator: Callable[..., Any], **arguments: Any) -> None:
     """Refuse arguments in the wrong order: names and streams are text, functions are callable.
 
-    ``arguments`` go by the names that the operator has for them.
+    ``arguments`` have the operator's own names.
     """
     for argument, value in arguments.items():
         if argument in FUNCTIONS or argument in OPTIONAL_FUNCTIONS:

@@ -78,7 +78,7 @@ class Runner(ABC):
 
     topology: Topology
     store: LogStore
-    _ended: Sequence[Status] = ()  # what instances said last that are no more
+    _ended: Sequence[Status] = ()  # the last status of instances that have ended
 
     @abstractmethod
     def start(self) -> Any:

@@ -120,7 +120,7 @@ def failure(context: Context[Any], error: BaseException, rng: random.Random | No
     retry = (error.retry if isinstance(error, TryAgain) else None) or context.handler.retry
     text = failure_text(error)
     delay = retry.delay(entry.attempt, rng)
-    most = context.handler.retry.attempts  # claims go by it, so no policy of a failure can exceed it
+    most = context.handler.retry.attempts  # claims use it, so no policy of a failure can exceed it
     if delay is None or (most is not None and entry.attempt >= most):
         return Step((Ending(lease, "dead", error=text, started_us=started),))
     due = None

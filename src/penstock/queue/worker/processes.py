@@ -1,6 +1,6 @@
 """HandlerProcess: a process that runs a handler for one slot: it can be killed and replaced, a thread cannot.
 
-The function goes to the process by its name, so it has to stand at the top of a module that can be imported there;
+The function goes to the process by its name, so it has to be defined at the top of a module that can be imported there;
 values and results go through a pipe. A process ends with its worker, however that ends.
 """
 

@@ -91,7 +91,7 @@ def show_entry(visiting: Visiting, queue: QueueName, id: Annotated[str, Path(max
 
 
 def _waits_for(visiting: Visiting, id_: str) -> list[str]:
-    """Why an entry is held; who sees only some queues is told how many entries it waits for."""
+    """Why an entry is held; a key that sees only some queues gets the number of entries it waits for."""
     queues = visiting.reading.queues
     waits = queues.driver.waits([id_])
     if visiting.key.prefix:

@@ -41,7 +41,7 @@ async def _ticks(request: Request, ending: threading.Event, give_back: Callable[
             try:
                 dashboard.sessions.visitor(request)
             except SignInNeeded:
-                yield b"event: tick\ndata: ended\n\n"  # the page asks, and is told in words
+                yield b"event: tick\ndata: ended\n\n"  # the page asks, and gets the reason as text
                 return
             yield b"event: tick\ndata: now\n\n"
     finally:

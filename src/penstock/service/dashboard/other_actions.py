@@ -73,7 +73,7 @@ def _plan_resume(visiting: Visit, given: Given) -> Plan:
     schedule = _schedule(visiting, given)
     return Plan(
         title=f"Resume {schedule.name}?",
-        note="It goes on with its next time from now; what it missed is not caught up.",
+        note="It continues at its next time from now; missed times are not caught up.",
         facts=_facts(schedule),
         fields=(WHY,),
         button="Resume the schedule",

@@ -176,7 +176,7 @@ def _plan_replay(visiting: Visit, given: Given) -> Plan:
         keep="Keep as they are",
         fields=(WHY,),
     )
-    return _plan_dead(visiting, given, plan, "No dead letter is left that matches: somebody may have replayed them.")
+    return _plan_dead(visiting, given, plan, "No matching dead letter is left: another user may have replayed them.")
 
 
 @action("replay", "replay", _plan_replay)

@@ -95,7 +95,7 @@ class Cached(Generic[T]):
                 self._value = (value, begin)
         except PenstockError as error:
             logger.info("a page could not be refreshed: %s", error)
-            self._value = None  # whoever asks next is told why
+            self._value = None  # the next caller gets the error
         finally:
             self._lock.release()
 

@@ -54,7 +54,7 @@ class Edge(msgspec.Struct, frozen=True):
 
 @router.get("/ui/topologies")
 def list_topologies(request: Request, visiting: Visiting) -> Response:
-    """The topologies that this service was told of."""
+    """The topologies that this service was started with."""
     _whole(visiting)
     return visiting.page(
         "topologies.html",
@@ -69,9 +69,7 @@ def show_topology(request: Request, visiting: Visiting, name: LogName) -> Respon
     _whole(visiting)
     topology: Topology | None = request.app.state.topologies.get(name)
     if topology is None:
-        raise HTTPException(
-            404, f"There is no topology {name!r}; the service is told of one with --topology MODULE:NAME."
-        )
+        raise HTTPException(404, f"There is no topology {name!r}; start the service with --topology MODULE:NAME.")
     store = logs_of(request)
     progress = {row.computation: row for row in progress_of(store, topology)}
     rates = visiting.reading.rates.per_second(topology.name, _positions(topology, store))

@@ -336,7 +336,7 @@ def shorter(log: str, bounds: Bounds, offset: int) -> OffsetOutOfRange:
     """The error for a log that ends before where its reader was."""
     return OffsetOutOfRange(
         f"{Partition(log, bounds.partition)} ends at {bounds.end}, but {offset} was to be read.",
-        hint='Was the log created again? Start a new checkpoint, or go on with .option("lost", "skip").',
+        hint='Was the log created again? Start a new checkpoint, or continue with .option("lost", "skip").',
     )
 
 

@@ -100,7 +100,7 @@ class Imported(msgspec.Struct, frozen=True):
 
 
 def run(spark: SparkSession, order: Import, progress: Progress = lambda taken, rejected: None) -> Imported:
-    """Take everything that has not been taken yet; ``progress`` is told the sums after every batch."""
+    """Take everything that has not been taken yet; ``progress`` gets the sums after every batch."""
     return take(spark, prepare(order, spark), progress)
 
 
@@ -377,7 +377,7 @@ def _time(rows: DataFrame, rank: int) -> Column:
 
 
 def _numbered(frame: DataFrame) -> DataFrame:
-    """The how manieth of its kind a row is in its file: so ids are the same however Spark cuts files into tasks."""
+    """The ordinal of a row among identical rows of its file: ids stay the same however Spark cuts files into tasks."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 

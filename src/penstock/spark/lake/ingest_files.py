@@ -141,7 +141,7 @@ def check_folder(path: Path, *, name: str) -> None:
 
 
 def _check_colons(source: Source, names: Sequence[str]) -> None:
-    """Spark takes what stands before a colon for the scheme of a URL."""
+    """Spark takes the text before a colon for the scheme of a URL."""
     for name in names:
         if ":" in source.path(name).rpartition("/")[2]:
             raise BadInput(
@@ -173,7 +173,7 @@ def _guess(source: Source) -> tuple[Form, tuple[str, ...] | None]:
 
 
 def _header(source: Source, names: Sequence[str]) -> tuple[str, ...]:
-    """The columns of all files. Spark goes by their place, whatever a file calls them: others would be mixed up."""
+    """The columns of all files. Spark matches columns by position, not by name, so every file needs the same ones."""
     first: tuple[str, list[str]] | None = None
     for name in names:
         path, header = source.path(name), _first_row(source, name)

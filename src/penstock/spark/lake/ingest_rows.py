@@ -126,7 +126,7 @@ def take_entries(
     """Put the entries, and give for every row the reason why it was not put, or none.
 
     The store itself says whether an id belongs to another entry, so the answer is the same when the batch comes again.
-    Rows without an id get one from ``name``, their file, their content and the how manieth of its kind it is there.
+    Rows without an id get one from ``name``, the file, the content, and the row's ordinal among identical rows there.
     """
     store = queues_at(url)
     maker = EntryMaker(store, Options(url=url, queue=queue), Writing(name, 0), 0, is_text=True)

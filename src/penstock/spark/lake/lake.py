@@ -74,7 +74,7 @@ class Lake:
             run.commit()
 
     def sweep(self) -> int:
-        """Delete what runs left that were killed a day ago or earlier; how many folders."""
+        """Delete the folders of runs that were killed at least a day ago. Returns how many."""
         with self.files.alone():
             used = {path.rpartition("/day=")[0] or path.rpartition("/")[0] for path in self._kept_paths()}
             swept = 0

@@ -164,7 +164,7 @@ class Pipeline:
         return New(name, "lag_samples", Position(read_url(url).masked, offsets=end), rows)
 
     def _take(self, run: Run, counts: dict[str, int], shown: str, new: New) -> list[DataFile]:
-        """Write new rows; how many goes into ``counts``."""
+        """Write new rows, and their number into ``counts``."""
         counts[shown] = 0
         if new.rows is None:
             return []

@@ -16,7 +16,7 @@ MOST_CIRCUITS = 20
 
 
 def write_report(lake: str | Path, target: Path) -> int:
-    """Write the page; how many charts it has."""
+    """Write the page. Returns how many charts it has."""
     reader = LakeReader(lake)
     figures = figures_of(reader)
     drawn = [(title, chart) for title, chart in _charts(figures) if chart]

@@ -5,7 +5,7 @@ driver       one computation at the driver: its thread, and its restarts
 batch_loop   the loop of plan, compute, commit
 jobs         Spark: a batch is one job
 planner      what the next micro-batch reads, and which path its tasks take
-event_time   how far event time is in the tasks, and what others are told of it
+event_time   how far event time is in the tasks, and what others learn of it
 micro_batch  what driver and tasks send each other
 commit       the log of plans, and the one transaction that makes a batch visible
 shipping     computations on their way to Spark's workers

@@ -131,7 +131,7 @@ class BatchLoop:
             self._show_life()
             if self._control.killed.is_set():
                 self._jobs.cancel()
-                raise StoreUnavailable(f"{self._node.name} was broken off.")
+                raise StoreUnavailable(f"{self._node.name} was interrupted.")
         results = job.result()
         failpoints.point("spark.batch.computed")
         return results

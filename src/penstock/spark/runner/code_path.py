@@ -246,7 +246,7 @@ class PartitionTask:
         self.engine.read_to = {**self.engine.read_to, **records.positions}
 
     def _step(self) -> bool:
-        """Let the engine work; whether a checkpoint was collected, or something that failed is to be waited for."""
+        """Let the engine work. Returns whether a checkpoint was collected or a failed record has to wait."""
         checkpoint = self.engine.step()
         if checkpoint is not None:
             self.collect(checkpoint)

@@ -122,7 +122,7 @@ class ComputationDriver:
                 return
             except BaseException as error:
                 if stopping.is_set():
-                    logger.debug("%s on Spark was broken off", self.node.name, exc_info=error)
+                    logger.debug("%s on Spark was interrupted", self.node.name, exc_info=error)
                     break
                 cause = explain(error) or error
                 if isinstance(cause, Fenced) or is_permanent(cause, again=failed_in_a_row > 0):

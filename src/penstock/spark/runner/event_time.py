@@ -1,4 +1,4 @@
-"""Event time at the driver: how far it is in each task, and what those are told who read the outputs.
+"""Event time at the driver: how far it is in each task, and what it reports to the readers of the outputs.
 
 Tasks compute with what the plan tells them; between two batches the driver looks at the reports of other computations,
 finds inputs that are silent, and writes the reports of its own.
@@ -130,7 +130,7 @@ class DriverTime:
 
     @property
     def reports(self) -> bool:
-        """Whether somebody goes by what this computation reports."""
+        """Whether another computation uses what this one reports."""
         return bool(self._publishers)
 
     def resume(self) -> None:

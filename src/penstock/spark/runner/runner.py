@@ -152,7 +152,7 @@ class SparkRunner(Runner):
         return driver.has_finished and driver.join(30.0) and driver.status.state != "failed"
 
     def stop(self, timeout: Duration = "30s") -> bool:
-        """Stop after the batches under way; one that takes longer is broken off, and done again next time."""
+        """Stop after the batches under way; one that takes longer is interrupted, and done again next time."""
         return self._stop_all(self._drivers.values(), duration(timeout, name="timeout").total_seconds())
 
     def _stop_all(self, drivers: Iterable[ComputationDriver], seconds: float) -> bool:

@@ -1,7 +1,7 @@
 """The state of a task in a worker: restored from the state log as a local runner does, or brought up to date.
 
 Every result of a task has an id. A batch says which result the state is of that holds now, and where the state log
-ended after the batches before it. So a worker that has done the last batch of a task goes on with what it holds; one
+ended after the batches before it. So a worker that has done the last batch of a task continues with what it holds; one
 that has done an earlier batch reads what was appended since; any other reads the state log from its beginning.
 """
 

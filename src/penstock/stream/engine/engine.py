@@ -392,7 +392,7 @@ class Engine:
     def resume_reports(
         self, tasks: Collection[Task], last: Mapping[int, WatermarkReport], ends: Mapping[str, Sequence[int]]
     ) -> bool:
-        """Take up what the last owners of tasks have reported; whether :meth:`report` is to be called at once."""
+        """Take over what the last owners of tasks reported. Returns whether to call :meth:`report` at once."""
         return self._reporting.resume(tasks, last, ends)
 
     def report(self) -> Checkpoint | None:

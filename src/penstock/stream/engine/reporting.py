@@ -20,7 +20,7 @@ class Reporting:
     def resume(
         self, tasks: Collection[Task], last: Mapping[int, WatermarkReport], ends: Mapping[str, Sequence[int]]
     ) -> bool:
-        """Take up what the last owners of tasks have reported; whether some of it must be replaced at once.
+        """Take over what the last owners of tasks reported. Returns whether some must be replaced at once.
 
         ``ends`` are the ends of the output streams: the last owner may have written more than it has reported.
         """

@@ -31,7 +31,7 @@ class OutputStream(NamedTuple):
 
 
 class ResolvedComputation(NamedTuple):
-    """A computation whose streams are known. Inputs and outputs go by the computation's own names."""
+    """A computation whose streams are known. Inputs and outputs have the computation's own names."""
 
     node: Node
     topology: str
@@ -39,7 +39,7 @@ class ResolvedComputation(NamedTuple):
     inputs: Mapping[str, InputStream]
     outputs: Mapping[str, OutputStream]
     writers: Writers
-    reports_time: bool  # whether its tasks report event time: others go by it, or it remembers by it
+    reports_time: bool  # whether its tasks report event time: others use it, or its state expires by it
     record_limit: int  # bytes of a record that the store takes
     sees_all_commits: bool  # whether readers see a committed record at once, also after a crash
 

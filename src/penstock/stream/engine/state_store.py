@@ -183,7 +183,7 @@ class Cell:
                 at, key, sub = self._queue[index]
                 if self.expiries.get((key, sub)) == at:
                     yield key, sub
-                indexes += (2 * index + 1, 2 * index + 2)  # in a heap these are no earlier
+                indexes += (2 * index + 1, 2 * index + 2)  # in a heap these are not earlier
 
     def alive(self, key: str, sub: str = "") -> bool:
         """Whether a kept entry has not expired."""

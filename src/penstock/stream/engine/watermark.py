@@ -17,7 +17,7 @@ from typing import NamedTuple
 from penstock.clock import Micros
 
 LOWEST: Micros = -(1 << 62)  # before everything: nothing is known yet
-END: Micros = 1 << 62  # behind everything: there is no more input
+END: Micros = 1 << 62  # after everything: the input has ended
 
 
 class SilentInput(NamedTuple):

@@ -69,7 +69,7 @@ def _remembers(node: Node) -> bool:
 
 
 def reports_time(topology: Topology, node: Node) -> bool:
-    """Whether the tasks of a computation report all the time: others go by it, or it remembers by it."""
+    """Whether the tasks of a computation report all the time: others use it, or its state expires by it."""
     if node.is_source:
         return False
     return _remembers(node) or any(topology.all_readers(stream) for stream in node.outputs.values())
@@ -173,7 +173,7 @@ class WatermarkGate:
     """How far one input partition may count at each position: by what its writers had reported when they wrote it."""
 
     def __init__(self, partition: Partition, writers: Mapping[str, int], former: Collection[str] = ()) -> None:
-        """``writers``: computations, and how many tasks each has at least; ``former``: those that are no more."""
+        """``writers``: computations, and how many tasks each has at least; ``former``: those that no longer run."""
         self.partition = partition
         self._former = former
         self._writers = writers
@@ -220,7 +220,7 @@ class WatermarkGate:
 
 
 class Writers(NamedTuple):
-    """Who writes the streams of a topology, as event time goes by them."""
+    """Who writes the streams of a topology, for event time."""
 
     reporting: Mapping[str, Mapping[str, int]]  # of each stream: computations that report event time, with their tasks
     fed: Collection[str]  # streams with records that no report speaks of: from outside, or from a source

@@ -75,7 +75,7 @@ class CallBatcher(Generic[C]):
                 if pending is not leader and not isinstance(error, Exception):
                     # An interrupt is its own thread's alone.
                     pending.error = OutcomeUnknown(
-                        "the call that went together with this one was broken off.",
+                        "the call that was sent together with this one was interrupted.",
                         hint="Repeat it with the same ids, or look whether it took effect.",
                     )
         with self._lock:

@@ -238,7 +238,7 @@ class SqlDriver(Driver):
 
         def work(session: Session) -> Settled:
             done = self._exchange(session, steps, claim, ())
-            # The caller's transaction must not go on with half of what it asked for.
+            # The caller's transaction must not continue with half of what it asked for.
             for result in done.results:
                 if isinstance(result, PenstockError):
                     raise result

@@ -167,7 +167,7 @@ class PostgresServer:
         if not self._pooled and not self._direct:
             logger.info(
                 "%s leads to a connection pooler, so waiting workers ask now and then; ?listen=host:port of the server "
-                "itself lets them be told.",
+                "itself gets them notified.",
                 self.name,
             )
         self._pooled = True

@@ -77,7 +77,7 @@ class Catalogue:
         self.statements[name] = statement
 
     def search(self, name: str, tail: str) -> Statement:
-        """A statement that goes on with conditions of the caller's, at its end or wherever it says ``{tail}``."""
+        """A statement that the caller extends with conditions, at its end or wherever it says ``{tail}``."""
         text, conditions = self._texts[name], tail.replace("{space}", self.space)
         whole = text.replace("{tail}", conditions) if "{tail}" in text else f"{text} {conditions}"
         return self.dialect.statement(whole)

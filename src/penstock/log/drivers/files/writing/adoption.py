@@ -105,7 +105,7 @@ def _adopt_one(part: PartitionFile, segment: StagedSegment, end: End, now: Micro
     if end.position == 0:  # this replaces an empty segment, which other handles may have open and must not write to
         part.close()
         words[EPOCH] += 1
-    _link(segment.path, segment_path(part.folder, base))  # first, as recovery goes by the segments
+    _link(segment.path, segment_path(part.folder, base))  # first, as recovery reads the segments
     failpoints.point("log.adopt.segment")
     _link(index, index_path(part.folder, base))
     failpoints.point("log.adopt.index")

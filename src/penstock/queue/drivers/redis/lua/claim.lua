@@ -53,7 +53,7 @@ function claiming.write_records()
   end
 end
 
--- Ends or parks what cannot be handed out; whether it can. One whose label value is full is not a candidate at all.
+-- Ends or parks what cannot be handed out. Returns whether it can be. One whose label value is full is not a candidate at all.
 function claiming.may_start(name, q, e, source)
   local most, value = claim.sources[source][3], limit.value(q, e)
   if value and limit.in_flight(name, value) >= q.limit[2] then
@@ -100,7 +100,7 @@ function claiming.due(name, q, most)
   return members, their_nodes
 end
 
--- Takes members of lanes; how many were handed out. `nodes` is the node of all, or a list of one for each.
+-- Takes members of lanes and returns how many it handed out. `nodes` is the node of all, or a list of one for each.
 function claiming.take_members(name, q, source, nodes, members)
   local before = claiming.left
   local fields = {}
@@ -151,7 +151,7 @@ function claiming.remove(name, nodes, members)
   end
 end
 
--- Takes up to `most` from a queue without limit; how many.
+-- Takes up to `most` from a queue without limit and returns how many.
 function claiming.take_plain(name, q, source, most)
   local taken = 0
   while taken < most and claiming.tries > 0 do
@@ -185,7 +185,7 @@ function claiming.take_limited(name, q, source, most)
   return taken
 end
 
--- Takes up to `most` from a queue without order; how many it gave.
+-- Takes up to `most` from a queue without order and returns how many.
 function claiming.take_from(name, q, source, most)
   most = min(most, rate.room(q))
   if most < 1 then return 0 end

@@ -119,7 +119,7 @@ function settle.recall_event(event)
   return puts
 end
 
--- What the puts and events of a step gave when it happened before; whether an id that was made for this very step is
+-- What the puts and events of a step gave when it happened before, and whether an id that was made for this very step is
 -- known, which proves that it did; and whether a plain put is missing, which proves that it did not.
 function settle.recall(news, events)
   local puts, published, own, missing = {}, {}, false, false

@@ -29,7 +29,7 @@ SELECT moment.now, place.number, body.body, place.due, CASE WHEN body.body IS NO
 FROM moment LEFT JOIN place ON true LEFT JOIN body ON true
 
 -- name: put_many
--- New entries in their order; how many were not there before.
+-- New entries in their order. Returns how many did not exist before.
 WITH
 place AS MATERIALIZED (
     SELECT nextval('{space}_numbers') AS seq, g.* FROM (
@@ -190,7 +190,7 @@ WHERE queue >= %(first)s AND queue < %(last)s ORDER BY queue, holder
 -- Ends successes and claims the next entries of one plain queue, all in one statement.
 --
 -- 1. ended, part: the claim records that hold what is settled; a record that holds nothing else goes, another one keeps
---    the rest. What neither finds is told by its absence from settled; it takes the longer way.
+--    the rest. What neither finds is missing from settled; it takes the longer way.
 -- 2. line: the queue's row, shared with other claims; somebody who locks the queue has been seen or waits for us. No
 --    row comes back unless the queue is plain: neither FIFO nor limited, nothing suspect due, nothing sticky here.
 -- 3. moment: the time, read when all these locks are held.

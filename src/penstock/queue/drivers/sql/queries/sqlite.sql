@@ -21,7 +21,7 @@ SELECT b.seq, b.body, b.number, b.priority, b.first_due, 1, 0, 0, 0, q.fifo, b.e
 FROM {space} b CROSS JOIN {space}_queues q ON q.number = b.number WHERE b.body = (SELECT max(body) FROM {space})
 
 -- name: put_many
--- New entries in their order; how many were not there before: those behind the mark.
+-- New entries in their order. Returns how many did not exist before: those behind the mark.
 INSERT OR REPLACE INTO {space}_meta (name, value) SELECT 'put', last FROM {space}_last_entry;
 -- each
 INSERT INTO {space} (body, id, seq, number, priority, created, first_due, labels, headers, unique_key, unique_mode, expires,
@@ -169,7 +169,7 @@ WHERE queue >= %(first)s AND queue < %(last)s ORDER BY queue, holder
 -- the work itself. So there is a statement for one entry beside that for many, and nothing is joined that can be looked up.
 
 -- name: end_done
--- 1. Successes of one claim go to the history, in the order given; how many it still held. started has 20 digits for each.
+-- 1. Successes of one claim go to the history, in the order given. Returns how many it still held. started has 20 digits for each.
 INSERT INTO {space}_history (seq, body, number, generation, attempt, state, due, started, ended, fence, claim, owner)
 SELECT (SELECT last FROM {space}_last_history) + 1 + g.key, r.body, r.number, r.generation, r.attempt, 'done', r.due,
        coalesce(nullif(CAST(CAST(substr(%(started)s, g.key * 20 + 1, 20) AS TEXT) AS INTEGER), 0), c.claimed), %(moment)s,
@@ -379,7 +379,7 @@ WHERE q.queue = %(queue)s AND r.limit_value IS NOT NULL GROUP BY r.limit_value
 -- === settle =============================================================================================================
 
 -- name: lock_claims
--- There is nothing to lock; whether they hold these is seen by reading them.
+-- There is nothing to lock. Reading them shows whether they hold these.
 SELECT 1
 
 -- name: held

@@ -48,7 +48,7 @@ function place.enter_ready(name, q, e, field)
   if q.fifo then
     later('ZADD', ready.key(name, ''), 0, item.member(text, true))
     later('ZADD', K['dues:'] .. name, e.due, field)
-    -- A new one at the tail is no reason to look while the head is known.
+    -- A new tail does not matter while the head is known.
     if not (lane.opens or lane.serving or lane.suspect) or e.fence > 0 then queue.look(name, '') end
   elseif e.suspect then
     later('ZADD', ready.suspect_key(name, e.node), 0, item.member(text))
