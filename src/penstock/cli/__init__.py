@@ -20,6 +20,7 @@ copying    penstock queue copy
 adopting   penstock adopt
 logs       penstock log list, create, append, cat, tail, lag, reset, delete, copy, backup, verify, repair,
            enforce-retention
+record_lines  records as lines, printed and read back
 streams    penstock stream draw, run, lag, reset
 breaker    penstock breaker list, show, open, close, config, advise
 schedules  penstock schedule list, remove; penstock bus list

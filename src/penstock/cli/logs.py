@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
-import builtins
 import os
-import sys
 import threading
 from collections.abc import Iterator
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,11 +15,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from penstock.cli.completing import group_names, log_names
 from penstock.cli.help import App
 from penstock.cli.opened import AsJson, Yes
-from penstock.cli.printing import add, console, count, preview, print_json, span, table
+from penstock.cli.printing import add, console, count, print_json, span, table
+from penstock.cli.record_lines import check_json, lines_of_input, print_record, read_line, read_time
 from penstock.cli.recording import record_for_logs
 from penstock.cli.watching import watchable
-from penstock.clock import Micros, check_time, duration_micros, from_micros
-from penstock.codec import BYTES, MOST_DEPTH, depth_of
+from penstock.clock import duration_micros, from_micros
+from penstock.codec import BYTES
 from penstock.errors import BadInput, CannotOpen
 from penstock.location import read_url
 from penstock.log.maintenance.copy import LogCopy
@@ -41,8 +37,6 @@ Url = Annotated[
 ]
 Name = Annotated[str, typer.Argument(metavar="LOG", help="The log.", autocompletion=log_names)]
 Group = Annotated[str, typer.Option(help="The group.", autocompletion=group_names)]
-
-FROM_CAT = "Give lines that `cat --json` printed."
 
 
 def open_existing(url: str) -> LogStore:
@@ -159,7 +153,7 @@ def cat(  # noqa: PLR0917 - typer reads options from the arguments
                 if left == 0:
                     return
                 left -= 1
-                _print(record, as_json)
+                print_record(record, as_json)
 
 
 def _records(store: LogStore, place: Partition, start: int | None) -> Iterator[Record[Any]]:
@@ -183,7 +177,7 @@ def tail(  # noqa: PLR0917 - typer reads options from the arguments
             with store.tailer(name, group, bytes) as reader:
                 while records := reader.read(1000, timeout="1h" if follow else "200ms"):
                     for record in records:
-                        _print(record, as_json)
+                        print_record(record, as_json)
                     reader.commit()
             return
         positions = {}
@@ -194,55 +188,11 @@ def tail(  # noqa: PLR0917 - typer reads options from the arguments
             for place, bounds in zip(list(positions), store.bounds(name), strict=True):
                 if bounds.end > positions[place]:
                     for record in _records(store, place, max(bounds.start, positions[place])):
-                        _print(record, as_json)
+                        print_record(record, as_json)
                     positions[place] = bounds.end
             if not follow:
                 return
             pause.wait(0.1)
-
-
-def _print(record: Record[Any], as_json: bool) -> None:
-    if as_json:
-        row = {
-            "partition": record.partition, "offset": record.offset, "time": _time(record.time_us), "key": record.key,
-            "headers": dict(record.headers), **_content(record.payload),
-        }  # fmt: skip
-        typer.echo(msgspec.json.encode(row, enc_hook=lambda raw: raw.decode("utf-8", "backslashreplace")).decode())
-    else:
-        key = "" if record.key is None else f" {record.key}"
-        typer.echo(f"{record.partition:>3} {record.offset:>8} {_time(record.time_us)}{key} {preview(record.payload)}")
-
-
-def _content(payload: bytes) -> dict[str, Any]:
-    """A payload in a line: ``value`` where it is JSON, otherwise ``bytes`` in base64, as the service shows it."""
-    try:
-        if depth_of(payload) > MOST_DEPTH:
-            raise ValueError
-        msgspec.json.decode(payload)
-        return {"value": msgspec.Raw(msgspec.json.format(payload, indent=-1))}
-    except (msgspec.DecodeError, ValueError, RecursionError):
-        return {"bytes": base64.b64encode(payload).decode()}
-
-
-def _time(moment: Micros) -> str | int:
-    """A record's time as ISO 8601. A number outside the calendar stays one, so the reader sees what was appended."""
-    try:
-        check_time(moment)
-    except BadInput:
-        return moment
-    return from_micros(moment).isoformat()
-
-
-def _moment(value: Any) -> datetime | int | None:
-    """A time as :func:`_time` prints it."""
-    if value is None or value == "":
-        return None
-    if isinstance(value, int):
-        return value
-    try:
-        return datetime.fromisoformat(value)
-    except (TypeError, ValueError) as cause:
-        raise BadInput(f"time {value!r} is not a time: {cause}.", hint='Write "2026-01-31T12:00:00+00:00".') from cause
 
 
 # --- changing --------------------------------------------------------------------------------------------
@@ -288,92 +238,25 @@ def append(  # noqa: PLR0917 - typer reads options from the arguments
         any_text = raw or store.settings(name).codec == BYTES
         if values and not any_text and not from_json:
             for number, value in enumerate(values, 1):  # all of them first: one that is refused leaves nothing behind
-                _check_json(value, f"record {number}")
+                check_json(value, f"record {number}")
         number = 0
         with store.appender(name, bytes) as out:
-            for line in values or _lines_of_input():
+            for line in values or lines_of_input():
                 what = f"record {number + 1} (those before it were appended)" if number else "record 1"
                 if from_json:
-                    row = _row(line, what)
+                    row = read_line(line, what)
                     if not any_text:
                         row.check(what)
                     out.append(
-                        row.payload(what), key=row.key, headers=row.headers or None, timestamp=_moment(row.time),
+                        row.payload(what), key=row.key, headers=row.headers or None, timestamp=read_time(row.time),
                         partition=partition if partition is not None else row.partition,
                     )  # fmt: skip
                 else:
                     if not any_text:
-                        _check_json(line, what)
+                        check_json(line, what)
                     out.append(os.fsencode(line), key=key or None, partition=partition)
                 number += 1
         typer.echo(f"Appended {count(number, 'record')} to {name}.")
-
-
-def _lines_of_input() -> Iterator[str]:
-    """Lines as the shell gives arguments: bytes that are not UTF-8 are kept."""
-    return (os.fsdecode(line.rstrip(b"\n")) for line in sys.stdin.buffer)
-
-
-def _check_json(text: str, what: str) -> None:
-    """Refuse what a typed reader could not read."""
-    payload = os.fsencode(text)
-    try:
-        msgspec.json.decode(payload)
-        is_too_deep = depth_of(payload) > MOST_DEPTH
-    except RecursionError:
-        is_too_deep = True
-    except (msgspec.DecodeError, UnicodeError) as cause:
-        raise BadInput(
-            f"{what} is not JSON: {cause}.",
-            hint="""In a shell, text is '"hello"'. With --raw any text is taken, for readers of bytes.""",
-        ) from cause
-    if is_too_deep:
-        raise _too_deep(what)
-
-
-def _too_deep(what: str) -> BadInput:
-    return BadInput(
-        f"{what} is nested more than {MOST_DEPTH} deep.",
-        hint="Write it flatter. With --raw any text is taken, for readers of bytes.",
-    )
-
-
-class Line(msgspec.Struct):
-    """A record as ``cat --json`` prints it."""
-
-    value: msgspec.Raw = msgspec.Raw()
-    bytes: str | None = None
-    key: str | None = None
-    headers: dict[str, str] | None = None
-    time: Any = None
-    partition: int | None = None
-
-    def check(self, what: str) -> None:
-        """Refuse what a typed reader could not read."""
-        if self.bytes is not None:
-            raise BadInput(f"{what} is not JSON, but bytes.", hint="With --raw any bytes are taken.")
-        _check_json(builtins.bytes(self.value).decode(), what)
-
-    def payload(self, what: str) -> builtins.bytes:
-        """The value as it was written, or the bytes."""
-        if self.bytes is None:
-            return builtins.bytes(self.value)
-        try:
-            return base64.b64decode(self.bytes, validate=True)
-        except binascii.Error as cause:
-            raise BadInput(f"{what} has bytes that are not base64: {cause}.", hint=FROM_CAT) from cause
-
-
-def _row(line: str, what: str) -> Line:
-    try:
-        row = msgspec.json.decode(os.fsencode(line), type=Line)
-    except RecursionError as cause:
-        raise _too_deep(what) from cause
-    except msgspec.MsgspecError as cause:
-        raise BadInput(f"{what} is not a record in JSON: {cause}.", hint=FROM_CAT) from cause
-    if (row.bytes is None) != bool(builtins.bytes(row.value)):
-        raise BadInput(f"{what} has no value.", hint=FROM_CAT)
-    return row
 
 
 @app.command()
