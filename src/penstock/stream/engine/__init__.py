@@ -6,6 +6,7 @@ task           one partition of a computation: its state, timers, watermark and 
 checkpoint     what the engine is fed and what it gives: InputBatch, Checkpoint, Counts
 folding        windows fold the records between two checkpoints, and touch the state of a key once
 retry          what becomes of a record or timer whose processing fails
+failed_timers  timers after one of them has failed: one at a time
 permanent      errors that end a computation, because another attempt would meet them again
 ending         the end of a task's input
 state_store    what a task stores of one state: entries, expiry

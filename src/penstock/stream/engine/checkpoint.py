@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from penstock.clock import Micros
+from penstock.errors import PayloadTooLarge, Undecodable, WrongType
+from penstock.log.limits import check_records
 from penstock.log.record import NewRecords, Partition, Record
-from penstock.stream.engine.retry import Failure
+from penstock.stream.engine.retry import Failure, WrongState
 from penstock.stream.engine.watermark import LOWEST
 
 if TYPE_CHECKING:
@@ -43,6 +46,12 @@ class InputBatch(msgspec.Struct, eq=False):
         self.keys += other.keys
         self.times += other.times
         self.has_headers = self.has_headers or other.has_headers
+
+    def isolated(self, rank: int, failure: Failure) -> list[InputBatch]:
+        """The batch in three: what comes before a record, the record with its failure, and what comes after it."""
+        failed = self.cut(rank, rank + 1)
+        failed.failure = failure
+        return [self.cut(0, rank), failed, self.cut(rank + 1)]
 
     def singles(self) -> list[InputBatch]:
         """Each record as a batch of its own."""
@@ -98,6 +107,31 @@ class Counts(msgspec.Struct, kw_only=True):
     checkpoints: int = 0
     failures: int = 0
     skipped: int = 0
+
+
+def gathered(tasks: Iterable[Task], positions: Mapping[Partition, int], now: Micros) -> tuple[Appends, Appends]:
+    """What tasks have to append since the last checkpoint: to their output streams, and to the state log."""
+    outputs: Appends = []
+    state: Appends = []
+    for task in tasks:
+        for output in task.outputs.values():
+            outputs += output.take()
+        if task.keeps:
+            offsets = {place.log: offset for place, offset in positions.items() if place.index == task.index}
+            try:
+                state += task.state_records(now, offsets)
+            except (WrongType, Undecodable) as error:
+                raise WrongState(error) from error
+    return outputs, state
+
+
+def check_sizes(appends: Appends, record_limit: int) -> None:
+    """Raise :class:`WrongState` for a record that is too large, such as a state that has grown."""
+    try:
+        for partition, records in appends:
+            check_records(partition.log, records, record_limit)
+    except PayloadTooLarge as error:
+        raise WrongState(error) from error
 
 
 def concatenated(parts: list[NewRecords]) -> NewRecords:

@@ -1,8 +1,9 @@
-"""The end of a task's input: what event time brings at its end, and on_drain, as one attempt."""
+"""The end of the input: event time goes to its end, and on_drain is called, task by task."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
+from collections.abc import Collection, Iterable
 
 from penstock.stream.engine.checkpoint import Counts
 from penstock.stream.engine.retry import (
@@ -53,3 +54,21 @@ class TaskEnd:
             self._skipped[timer], self.failure = failure, None
         else:
             raise Stopped(f"{failures.computation} failed at the end of its input") from error
+
+
+class InputEnd:
+    """The tasks of an engine whose input has ended: first their last records are committed, then each is closed."""
+
+    def __init__(self, tasks: Iterable[Task], *, final: bool) -> None:
+        """With ``final`` event time goes to its end."""
+        self.open = deque(TaskEnd(task, final=final) for task in tasks)
+        self.is_closing = False  # the last records are in a checkpoint
+
+    def drop(self, indexes: Collection[int]) -> None:
+        """Let tasks go."""
+        self.open = deque(end for end in self.open if end.task.index not in indexes)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether all tasks are closed."""
+        return self.is_closing and not self.open

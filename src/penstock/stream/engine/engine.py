@@ -12,16 +12,24 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from penstock.clock import Micros
-from penstock.errors import PayloadTooLarge, PenstockError, Undecodable, WrongType
-from penstock.log.limits import check_records
+from penstock.errors import PenstockError
 from penstock.log.record import Partition, RecordBatch
-from penstock.stream.engine.checkpoint import Appends, Checkpoint, Counts, Folded, InputBatch, Processed
-from penstock.stream.engine.ending import TaskEnd
+from penstock.stream.engine.checkpoint import (
+    Appends,
+    Checkpoint,
+    Counts,
+    Folded,
+    InputBatch,
+    Processed,
+    check_sizes,
+    gathered,
+)  # fmt: skip
+from penstock.stream.engine.ending import InputEnd
 from penstock.stream.engine.event_time import NOT_SILENT, EventTime, Positions
+from penstock.stream.engine.failed_timers import FailedTimers
 from penstock.stream.engine.folding import NotExact
 from penstock.stream.engine.input_queue import InputQueue
 from penstock.stream.engine.reporting import Reporting
@@ -34,8 +42,6 @@ from penstock.stream.engine.retry import (
     WrongState,
     call_timer,
     letter_of_record,
-    letter_of_timer,
-    name_of,
 )
 from penstock.stream.engine.task import RecordFailed, Task
 from penstock.stream.engine.watermark import LOWEST
@@ -72,10 +78,8 @@ class Engine:
         self._reports_time = resolved.reports_time
         self._reporting = Reporting()
         self._failures = FailurePolicy(self.node.name, self.node.policy, counts)
-        self._fires_alone = False  # timers one at a time: one of them has failed
-        self._timer_failures: dict[tuple[int, Timer], Failure] = {}  # by task
-        self._ends: deque[TaskEnd] | None = None  # the input has ended: the tasks that are not closed yet
-        self._is_closing = False
+        self._failed_timers = FailedTimers(self._failures, counts)
+        self._input_end: InputEnd | None = None
 
     # --- tasks come and go -----------------------------------------------------------------------------
 
@@ -93,17 +97,17 @@ class Engine:
             self.rollback()
             self.queue.put_back(processed)
         for index in gone & self.tasks.keys():
-            self._destroy(self.tasks.pop(index))
+            self.tasks.pop(index).destroy()
         self.queue.drop(gone)
-        if self._ends is not None:
-            self._ends = deque(end for end in self._ends if end.task.index not in gone)
+        if self._input_end is not None:
+            self._input_end.drop(gone)
         self.read_to = {place: offset for place, offset in self.read_to.items() if place.index not in gone}
         self._committed = {place: offset for place, offset in self._committed.items() if place.index not in gone}
 
     def abandon(self) -> None:
         """Drop all tasks, and everything that was not committed."""
         for task in self.tasks.values():
-            self._destroy(task)
+            task.destroy()
         self.tasks.clear()
         self.drop_work()
         self.seek({})
@@ -112,15 +116,8 @@ class Engine:
         """Drop everything that was not committed; the tasks stay."""
         self.rollback()
         self.queue.clear()
-        self._fires_alone = False
-        self._timer_failures.clear()
-        self._ends, self._is_closing = None, False
-
-    def _destroy(self, task: Task) -> None:
-        try:
-            task.computation.destroy()
-        except Exception:
-            logger.exception("destroy() of %s failed", self.node.name)
+        self._failed_timers.clear()
+        self._input_end = None
 
     # --- records come in -------------------------------------------------------------------------------
 
@@ -156,7 +153,7 @@ class Engine:
     @property
     def is_settled(self) -> bool:
         """Whether nothing waits and nothing that failed is tried again: a checkpoint would hold everything."""
-        return not self.queue.waiting and not self.queue.filling and not self._fires_alone
+        return not self.queue.waiting and not self.queue.filling and not self._failed_timers.fire_alone
 
     @property
     def position(self) -> tuple[Partition, int] | None:
@@ -175,13 +172,7 @@ class Engine:
         if self.queue.filling:
             seconds = min(seconds, self.queue.linger / 4)
         now = self.clock()
-        for task in self.tasks.values():
-            timer = task.timers.next("processing") if task.has_timers else None
-            if timer is not None:
-                seconds = min(seconds, max(0.0, (timer - now) / 1e6))
-            if task.publisher is not None:
-                seconds = min(seconds, max(0.0, task.publisher.wait()))
-        return seconds
+        return min([seconds, *(task.wait(now) for task in self.tasks.values())])
 
     # --- the work --------------------------------------------------------------------------------------
 
@@ -192,7 +183,7 @@ class Engine:
         next step. Raises :class:`Stopped` when a record has failed for good and the policy says so.
         """
         self.retrying = None
-        if self._fires_alone:
+        if self._failed_timers.fire_alone:
             return self._fire_next_timer()
         if self._in_batches:
             self.queue.take_filled(hurried=self.is_hurried)
@@ -203,8 +194,8 @@ class Engine:
             self._process(waiting.popleft())
             if waiting and self._is_due(idle=False):
                 return self.checkpoint()
-        if self._ends is not None and not waiting:
-            return self._end_next_task(self._ends)
+        if self._input_end is not None and not waiting:
+            return self._end_next_task(self._input_end)
         if self.is_stopping or not self._is_due(idle=idle):
             return None
         return self.checkpoint()
@@ -255,12 +246,8 @@ class Engine:
             return False
         positions = self.queue.first_offsets(self.read_to)
         silent = self._event_time.observe(self.tasks.values(), positions, now)
-        for task in self.tasks.values():
-            # Event time may move without records, here or for those who read the outputs.
-            if task.publisher is not None and task.publisher.wait() <= 0:
-                return True
-            if task.watermark.would_move(silent.get(task.index, NOT_SILENT)):
-                return True
+        if any(task.event_time_would_move(silent.get(task.index, NOT_SILENT)) for task in self.tasks.values()):
+            return True
         # Positions may move without records too: marks of transactions have offsets.
         return any(self._committed.get(place, offset) != offset for place, offset in positions.items())
 
@@ -310,8 +297,7 @@ class Engine:
                 self._fire(self.clock())
             return self._gather(report_at_once=report_at_once, ending=ending)
         except TimerFailed as failed:
-            self._fires_alone = True
-            self._note_failed_timer(failed)
+            self._failed_timers.note(failed)
             self._process_again()
             return self.checkpoint(fire=False)
         except NotExact:
@@ -327,29 +313,15 @@ class Engine:
         """Outputs, changes of state, dead letters, reports and offsets."""
         now = self.clock()
         positions = self.queue.first_offsets(self.read_to)
-        outputs: Appends = []
-        state: Appends = []
+        outputs, state = gathered(self.tasks.values(), positions, now)
         extras: Appends = []
-        for task in self.tasks.values():
-            for output in task.outputs.values():
-                outputs += output.take()
-            if task.keeps:
-                offsets = {place.log: offset for place, offset in positions.items() if place.index == task.index}
-                try:
-                    state += task.state_records(now, offsets)
-                except (WrongType, Undecodable) as error:
-                    raise WrongState(error) from error
         if self._failures.letters:
             extras.append((Partition(dead_log(self.node.name), 0), self._failures.dead_letters()))
         if self._reports_time and ending is None:  # a repeated end of the input writes nothing
             reports = self._reporting.due(self.tasks.values(), at_once=report_at_once)
             if reports:
                 extras.append((Partition(low_log(self.node.name), 0), encoded(reports)))
-        try:
-            for partition, records in (*outputs, *state, *extras):
-                check_records(partition.log, records, self._record_limit)
-        except PayloadTooLarge as error:  # a state that has grown too large, say
-            raise WrongState(error) from error
+        check_sizes([*outputs, *state, *extras], self._record_limit)
         has_begun = bool(self._processed.batches or self._committed)
         has_moved = has_begun and any(self._committed.get(place) != offset for place, offset in positions.items())
         lows = [task.watermark.low for task in self.tasks.values() if task.watermark.low != LOWEST]
@@ -410,9 +382,7 @@ class Engine:
         if self._in_batches and len(batch.records) > 1:
             again += batch.singles()  # which of them it was is not known
         else:
-            bad = batch.cut(failed.rank, failed.rank + 1)
-            bad.failure = failure
-            again += [batch.cut(0, failed.rank), bad, batch.cut(failed.rank + 1)]
+            again += batch.isolated(failed.rank, failure)
         self.rollback()
         self.queue.put_back(again)
 
@@ -469,30 +439,18 @@ class Engine:
             timer = self._take_due(task)
             if timer is None:
                 continue
-            failure = self._timer_failures.get((task.index, timer))
-            if failure is not None and failure.wait > 0:
-                self.rollback()  # it is still set
-                self.retrying = failure
+            try:
+                self.retrying = self._failed_timers.fire(task, timer)
+            except TimerFailed as failed:
+                self.rollback()
+                self._failed_timers.note(failed)
                 return None
-            if failure is not None and failure.is_final:
-                self._failures.give_up(failure, letter_of_timer(timer), name_of(timer))
-            else:
-                try:
-                    call_timer(task, timer, self._counts)
-                except TimerFailed as failed:
-                    self.rollback()
-                    self._note_failed_timer(failed)
-                    return None
-            self._timer_failures.pop((task.index, timer), None)
+            if self.retrying is not None:
+                self.rollback()  # the timer is still set
+                return None
             return self.checkpoint(fire=False)
-        self._fires_alone = False
-        self._timer_failures.clear()
+        self._failed_timers.clear()
         return None
-
-    def _note_failed_timer(self, failed: TimerFailed) -> None:
-        before = self._timer_failures.get((failed.task, failed.timer))
-        attempts = 1 if before is None else before.attempts + 1
-        self._timer_failures[failed.task, failed.timer] = self._failures.failure(failed.error, attempts)
 
     def _take_due(self, task: Task) -> Timer | None:
         now = self.clock()
@@ -507,22 +465,21 @@ class Engine:
 
         With ``final`` event time goes to its end.
         """
-        self._ends = deque(TaskEnd(task, final=final) for task in self.tasks.values())
-        self._is_closing = False
+        self._input_end = InputEnd(self.tasks.values(), final=final)
 
     @property
     def has_ended(self) -> bool:
         """Whether all tasks are closed."""
-        return self._is_closing and not self._ends
+        return self._input_end is not None and self._input_end.has_ended
 
-    def _end_next_task(self, ends: deque[TaskEnd]) -> Checkpoint | None:
+    def _end_next_task(self, input_end: InputEnd) -> Checkpoint | None:
         """First a last checkpoint of the records, then one for the end of each task."""
-        if not self._is_closing:
-            self._is_closing = True
+        if not input_end.is_closing:
+            input_end.is_closing = True
             return self.checkpoint()
-        if not ends:
+        if not input_end.open:
             return None
-        end = ends[0]
+        end = input_end.open[0]
         if end.failure is not None and end.failure.wait > 0:
             self.retrying = end.failure
             return None
@@ -534,5 +491,5 @@ class Engine:
             self.rollback()
             end.failed(raised, self._failures)
             return None
-        ends.popleft()
+        input_end.open.popleft()
         return self.checkpoint(fire=False, ending=end.task.index)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -111,6 +112,13 @@ class Task:
         self.ctx.at_timer("", self.ctx.now)
         self.computation.init(self.ctx)
 
+    def destroy(self) -> None:
+        """Call destroy(); what it raises is logged."""
+        try:
+            self.computation.destroy()
+        except Exception:
+            logger.exception("destroy() of %s failed", self.ctx.computation)
+
     # --- records -----------------------------------------------------------------------------------
 
     def process(self, batch: InputBatch, *, in_batches: bool) -> int:
@@ -209,6 +217,22 @@ class Task:
         """Whether a timer of processing time is due."""
         at = self.timers.next("processing")
         return at is not None and at <= now
+
+    def wait(self, now: Micros) -> float:
+        """Seconds until a timer of processing time or a report is due; infinite if neither is set."""
+        seconds = math.inf
+        timer = self.timers.next("processing") if self.has_timers else None
+        if timer is not None:
+            seconds = max(0.0, (timer - now) / 1e6)
+        if self.publisher is not None:
+            seconds = min(seconds, max(0.0, self.publisher.wait()))
+        return seconds
+
+    def event_time_would_move(self, silent: Mapping[str, SilentInput]) -> bool:
+        """Whether event time moves without new records, here or for the readers of the outputs."""
+        if self.publisher is not None and self.publisher.wait() <= 0:
+            return True
+        return self.watermark.would_move(silent)
 
     def call(self, timer: Timer) -> None:
         """Call on_timer()."""
