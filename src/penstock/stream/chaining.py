@@ -18,7 +18,7 @@ from penstock.stream.operators import check_arguments, check_streams, set_option
 
 
 class chain(Computation):
-    """Runs steps one after the other, for every record: what one of them produces goes straight to those that read it.
+    """Runs steps one after the other, for every record: the output of a step goes straight to the steps that read it.
 
     The streams between the steps are only names: they are not declared in the topology, and nothing is stored there.
     Those named in ``stored``, or all of them with ``stored=True``, are outputs as well, for other readers.
@@ -48,22 +48,22 @@ class chain(Computation):
         set_options(self, options)
 
     def process(self, record: Record[Any], ctx: Context) -> None:
-        """Through all steps that read its stream, and on."""
+        """Run the record through every step that reads its stream."""
         for step in self.readers[ctx.stream]:
             step.process(record, ChainContext(self, ctx, record, ctx.stream))  # type: ignore[arg-type]
 
     def init(self, ctx: Context) -> None:
-        """Of every step."""
+        """Call it for every step."""
         for step in self.steps:
             step.init(ctx)
 
     def destroy(self) -> None:
-        """Of every step."""
+        """Call it for every step."""
         for step in self.steps:
             step.destroy()
 
     def _check_order(self) -> None:
-        """Refuse a step that reads what it or a later one writes: records would go round."""
+        """Refuse a step that reads what it or a later step writes: records would circulate forever."""
         written: set[str] = set()
         for step in self.steps:
             for stream in names_of(step.inputs):

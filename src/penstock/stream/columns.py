@@ -35,10 +35,10 @@ _NATIVE = (bytes, bytearray)
 
 
 class Columns(Batching, frozen=True, forbid_unknown_fields=True):
-    """As the ``batch`` of a computation: ``process_batch`` gets up to ``size`` records as one Arrow batch.
+    """The ``batch`` option of a computation: ``process_batch`` gets up to ``size`` records as one Arrow batch.
 
-    Where one batch ends and the next begins is up to the runner: results may not depend on it. There are no states and
-    no timers.
+    The runner decides where one batch ends and the next begins: results must not depend on it. States and timers are
+    not available.
     """
 
     size: int = 10_000
@@ -49,7 +49,7 @@ InArrow = Callable[[Iterator["pa.RecordBatch"]], Iterable["pa.RecordBatch"]]
 
 
 class map_in_arrow(Operator):
-    """What ``function`` makes of batches of columns: from an iterator of them to an iterator, as Spark's mapInArrow.
+    """Apply ``function``, from an iterator of column batches to an iterator of them, as Spark's mapInArrow does.
 
     A ``dict`` in place of a batch has one for each of the outputs that it names: ``to`` or ``side_outputs``.
     """
@@ -66,12 +66,12 @@ class map_in_arrow(Operator):
         self.function = function
 
     def process_batch(self, records: Any, ctx: Context) -> object:
-        """Some columns of one partition."""
+        """Apply the function to the columns of one partition."""
         return self.function(iter((records,)))
 
 
 def check_columns(name: str, computation: Computation) -> None:
-    """Refuse what a computation over columns cannot have."""
+    """Refuse states and timers, which a computation over columns cannot have."""
     arrow_module()
     for what, given in (("states", bool(computation.states)), ("timers", computation.overrides("on_timer"))):
         if given:
@@ -92,7 +92,7 @@ class ColumnBatches:
         self._types = {stream: value_type(stream, codec) for stream, codec in codecs.items()}
 
     def process(self, computation: Computation, batch: InputBatch, ctx: Context) -> None:
-        """One batch."""
+        """Process one batch."""
         columns = self._columns(batch)
         given = computation.process_batch(columns, ctx)
         for part in self._parts(given):
@@ -119,7 +119,7 @@ class ColumnBatches:
         if kind is None:
             if not isinstance(codec, BytesCodec):
                 for payload in payloads:
-                    codec.decode(payload)  # a record that nobody can read is a failure
+                    codec.decode(payload)  # a record that cannot be read is a failure
             return pa.array(payloads, pa.binary())
         values = [msgspec.to_builtins(codec.decode(payload), builtin_types=_NATIVE) for payload in payloads]
         try:
@@ -134,7 +134,7 @@ class ColumnBatches:
     # --- what is given -----------------------------------------------------------------------------------
 
     def _parts(self, given: Any) -> Iterator[dict[str, Any]]:
-        """Tables by outputs, of whatever process_batch has given."""
+        """The tables that process_batch returned, by output."""
         pa = arrow_module()
         if given is None:
             return
@@ -190,14 +190,14 @@ class ColumnBatches:
 
 
 def _encoded(codec: Codec[Any], value: Any) -> bytes:
-    """A value of a column as the stream has it: of its type, with its defaults."""
+    """Encode a value of a column with the stream's type and defaults."""
     if value.__class__ in (int, str, float, bool) or isinstance(codec, BytesCodec):
         return codec.encode(value)
     return codec.encode(codec.decode(msgspec.json.encode(value)))
 
 
 def _checked(codec: Codec[Any], payload: bytes | None) -> bytes:
-    """A payload that was given as it is; it has to be one of its stream."""
+    """Check that a payload given as bytes can be read as one of the stream."""
     if payload is None:
         raise WrongType("a value is null where payloads are given.", hint="Give bytes in every row.")
     if not isinstance(codec, BytesCodec):
@@ -244,7 +244,7 @@ def _texts(headers: list[tuple[str, bytes]] | None) -> Headers | None:
 
 
 def value_type(stream: str, codec: Codec[Any]) -> Any:
-    """The Arrow type of the column value; None: payloads as they are, of a stream without a type or with own bytes."""
+    """The Arrow type of the column value, or None if payloads stay bytes: the stream has no type or its own codec."""
     if not isinstance(codec, JsonCodec) or codec.type is Any:
         return None
     return _arrow_type(inspect.type_info(codec.type), stream)

@@ -31,12 +31,12 @@ Names = str | Sequence[str]
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What becomes of a record or timer whose processing fails.
+    """What happens to a record or timer whose processing fails.
 
     It is tried again as ``retry`` says, each time from the state before it and without the outputs of the failed
-    attempt. When the attempts are used up, ``stop`` ends the instance and leaves the record unread; ``continue`` goes
-    on without it, and puts it into the log ``<computation>.dead`` unless ``dead_letters`` is False. The first
-    ``skip_first`` failures of an instance are passed over in any case: a way past a known bad record.
+    attempt. When the attempts are used up, ``stop`` ends the instance and leaves the record unread; ``continue`` skips
+    it and puts it into the log ``<computation>.dead`` unless ``dead_letters`` is False. The first
+    ``skip_first`` failures of an instance are always skipped: a way past a known bad record.
     """
 
     retry: Retry = Retry(attempts=1)
@@ -45,7 +45,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     skip_first: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what could not work."""
+        """Refuse settings that cannot work."""
         if not isinstance(self.retry, Retry):
             raise BadInput(f"Policy(retry={self.retry!r}) is not a policy.", hint="Write Retry(attempts=3).")
         if self.on_failure not in ("stop", "continue"):
@@ -89,39 +89,39 @@ class Computation(Generic[In, Out]):
         """Called when a partition is taken up, with its state restored; the key is empty here."""
 
     def process(self, record: Record[In], ctx: Context[In, Out]) -> object:
-        """One record; ``ctx.stream`` says of which input."""
+        """Process one record; ``ctx.stream`` is its input."""
         raise NotImplementedError
 
     def process_batch(self, records: list[Record[In]], ctx: Context[In, Out]) -> object:
-        """Several records of one partition, instead of :meth:`process`, where ``batch`` is set.
+        """Process several records of one partition. Called instead of :meth:`process` if ``batch`` is set.
 
-        No key is current; :meth:`Context.use` makes that of a record so.
+        No key is current; :meth:`Context.use` sets the key of a record.
         """
         raise NotImplementedError
 
     def on_timer(self, timer: Timer, ctx: Context[In, Out]) -> object:
-        """A timer has come; its key is current."""
+        """Called when a timer fires; its key is current."""
         raise NotImplementedError
 
     def on_drain(self, ctx: Context[In, Out]) -> None:
-        """The input has ended; the last chance to produce. Called once per partition, the key is empty."""
+        """Called once per partition when the input has ended: the last chance to produce. The key is empty."""
 
     def destroy(self) -> None:
-        """The partition is given back."""
+        """Called when the partition is given back."""
 
     def upgrade(self, version: int, state: str, key: str, value: Any) -> Any:
-        """A kept value of an older version as this one needs it; None drops it."""
+        """Convert a stored value of an older version; None drops it."""
         raise NotImplementedError
 
     # --- what the runner and the checks ask ----------------------------------------------------------
 
     def overrides(self, method: str) -> bool:
-        """Whether a method is given."""
+        """Whether the computation overrides a method."""
         return getattr(type(self), method) is not getattr(Computation, method)
 
     @property
     def keeps(self) -> bool:
-        """Whether it has something to keep with its checkpoints: states or timers."""
+        """Whether its checkpoints have something to store: states or timers."""
         return bool(self.states) or self.overrides("on_timer")
 
     def __repr__(self) -> str:
@@ -148,7 +148,7 @@ class FunctionComputation(Computation[In, Out]):
         self._init: Callable[[Context[In, Out]], object] | None = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> FunctionComputation[In, Out]:
-        """The functions are shared: there is nothing of an object in them."""
+        """Share the functions: they hold no state of an object."""
         copied = type(self).__new__(type(self))
         copied.__dict__.update(self.__dict__)
         return copied
@@ -169,7 +169,7 @@ class FunctionComputation(Computation[In, Out]):
         return function
 
     def overrides(self, method: str) -> bool:
-        """Whether a function was given for it."""
+        """Whether a function was given for a method."""
         given: dict[str, Any] = {
             "process": self._process if self.batch is None else None,
             "process_batch": self._process if self.batch is not None else None,
@@ -211,7 +211,7 @@ OPTIONS = (
 
 
 class ComputationOptions(TypedDict, total=False):
-    """What may be said of a computation besides its name and function; see :class:`Computation`."""
+    """The options of a computation besides its name and function; see :class:`Computation`."""
 
     inputs: Names
     outputs: Names
@@ -225,7 +225,7 @@ class ComputationOptions(TypedDict, total=False):
 
 
 class Decorate(Protocol):
-    """What ``@computation(...)`` gives: it takes the function and makes the computation."""
+    """What ``@computation(...)`` returns: it turns the function into a computation."""
 
     @overload
     def __call__(
@@ -241,7 +241,7 @@ class Decorate(Protocol):
 def computation(name: str, **options: Unpack[ComputationOptions]) -> Decorate:
     """Decorator: a computation out of a function of a record (with ``batch``: of records) and the context.
 
-    ``@name.timer`` and ``@name.drain`` on the result add what to do for timers and at the end of the input.
+    ``@name.timer`` and ``@name.drain`` on the result add functions for timers and for the end of the input.
     """
 
     def decorate(process: Any) -> FunctionComputation[Any, Any]:
@@ -251,5 +251,5 @@ def computation(name: str, **options: Unpack[ComputationOptions]) -> Decorate:
 
 
 def names_of(given: Names) -> tuple[str, ...]:
-    """One name or several as several."""
+    """One name or several, as a tuple of names."""
     return (given,) if isinstance(given, str) else tuple(given)

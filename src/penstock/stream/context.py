@@ -43,7 +43,7 @@ class Output:
     __slots__ = ("_next", "_partitioner", "codec", "encode", "known", "limit", "partitions", "rows", "stream")
 
     def __init__(self, output: OutputStream, limit: int) -> None:
-        """``limit`` is how many bytes a record may have."""
+        """``limit`` is the most bytes that a record may have."""
         self.stream = output.stream
         self.codec = output.codec
         self.encode = output.codec.encode
@@ -66,7 +66,7 @@ class Output:
         return partition
 
     def take(self) -> list[tuple[Partition, NewRecords]]:
-        """What was produced, ready to be appended; it is committed, or everything is rolled back."""
+        """Take what was produced, ready to be appended. It is committed, or everything is rolled back."""
         parts = []
         produced, self.rows = self.rows, [[] for _ in range(self.partitions)]
         for index, rows in enumerate(produced):
@@ -117,7 +117,7 @@ class Context(Scope, Generic[In, Out]):
         self.low: Micros = LOWEST
         self.full = False  # a checkpoint is asked for, or needed
         self.size = 0
-        self._time: Micros = 0  # of the timer, while one is at work
+        self._time: Micros = 0  # of the timer, while one fires
         self.has_headers = False  # whether records of the current batch have headers at all
         self._outputs = outputs
         self._cells = cells
@@ -183,7 +183,7 @@ class Context(Scope, Generic[In, Out]):
     def append(
         self, stream: str, payload: bytes, key: str | bytes | None, time: Micros, headers: Headers | None
     ) -> None:
-        """Append what is encoded already; :meth:`produce` is for computations."""
+        """Append an encoded payload; computations call :meth:`produce`."""
         out = self._output(stream)
         if headers:
             check_headers(headers)
@@ -199,7 +199,7 @@ class Context(Scope, Generic[In, Out]):
             self.full = True
 
     def codec_of(self, stream: str) -> Codec[Any]:
-        """What reads and writes the values of an output."""
+        """The codec of an output."""
         return self._output(stream).codec
 
     def _output(self, stream: str) -> Output:
@@ -213,7 +213,7 @@ class Context(Scope, Generic[In, Out]):
         return self._output(stream).partitions
 
     def decode(self, stream: str, payload: bytes) -> Any:
-        """What a record of an input with this payload has as its value: for payloads that were kept in a state."""
+        """The value of a record of an input with this payload: for payloads that were stored in a state."""
         codec = self._codecs.get(stream)
         if codec is None:
             raise self._unknown("input", stream, self._codecs)
@@ -287,7 +287,7 @@ class Context(Scope, Generic[In, Out]):
         self._timers.set(kind, self.key_text, text, micros(at))
 
     def set_timer_after(self, delay: Duration, name: Scalar = "") -> None:
-        """The same in processing time, counted from now."""
+        """Call ``on_timer`` for the current key so much processing time from now."""
         self.set_timer(self._clock() + duration_micros(delay, name="delay"), name, kind="processing")
 
     def clear_timer(self, name: Scalar = "", *, kind: Kind = "event") -> None:
@@ -295,7 +295,7 @@ class Context(Scope, Generic[In, Out]):
         self._timers.clear(kind, self.key_text, canonical_text(name))
 
     def timer(self, name: Scalar = "", *, kind: Kind = "event") -> datetime | None:
-        """When a timer of the current key fires, if it is set."""
+        """When a timer of the current key fires, or None if it is not set."""
         at = self._timers.get(kind, self.key_text, canonical_text(name))
         return None if at is None else from_micros(at)
 
@@ -308,7 +308,7 @@ class Context(Scope, Generic[In, Out]):
 
     @key.setter
     def key(self, key: Scalar) -> None:
-        """Speak of the state and timers of another key from now on."""
+        """Make another key current: state and timers are those of this key from now on."""
         self.key_text = canonical_text(key)
 
     # --- time --------------------------------------------------------------------------------------
@@ -350,7 +350,7 @@ class Context(Scope, Generic[In, Out]):
     # --- for the runner ------------------------------------------------------------------------------
 
     def at_timer(self, key: str, time: Micros) -> None:
-        """A timer is at work."""
+        """Make the key and time of a timer current."""
         self.record = None
         self.stream = ""
         self.strict = True

@@ -22,6 +22,6 @@ class broadcast_copies(Computation):
         self.to = to
 
     def process(self, record: Record[Any], ctx: Context) -> None:
-        """As it is, under its key."""
+        """Copy it unchanged, under its key."""
         for partition in range(ctx.partitions(self.to)):
             ctx.produce(self.to, record, partition=partition)

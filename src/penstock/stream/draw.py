@@ -17,7 +17,7 @@ def draw(topology: Topology, form: Form = "mermaid") -> str:
 
 
 def _ids(topology: Topology) -> dict[str, str]:
-    """Names without what a drawing would stumble over; streams and computations may share a name."""
+    """Ids that every format accepts, by name; a stream and a computation may have the same name."""
     ids: dict[str, str] = {}
     for prefix, names in (("c", topology.nodes), ("s", topology.streams)):
         for number, name in enumerate(names):

@@ -1,6 +1,6 @@
 """The logs a computation has beside its streams: its state, its watermark reports, its dead letters, its plans.
 
-Here they are created, read back, and ended in a store. What stands in their records is in
+Here they are created, read back, and ended in a store. The contents of their records are defined in
 :mod:`penstock.stream.engine.changelog` and :mod:`penstock.stream.engine.watermark_log`.
 """
 
@@ -39,7 +39,7 @@ REPORTS_KEPT = timedelta(minutes=15)
 
 
 def reset(store: LogStore, node: Node, topology: str) -> None:
-    """Forget what a computation has read and kept."""
+    """Forget a computation's offsets and state."""
     store.forget(node.name)
     if store.exists(state_log(node.name)):
         store.forget(state_log(node.name))
@@ -58,7 +58,7 @@ def batch_log(computation: str) -> str:
 
 
 def make_state_log(store: LogStore, computation: str, partitions: int) -> None:
-    """Create it; an existing one has to have as many partitions."""
+    """Create the state log, or check that an existing one has as many partitions."""
     name = state_log(computation)
     retention = Retention(age=None)
     if store.capabilities.retention:
@@ -84,7 +84,7 @@ def state_payloads(store: LogStore, partition: Partition) -> tuple[Iterator[tupl
     """The records of a state log that make up the state, and the offsets from and up to which they were read."""
     bounds = store.bounds_of(partition)
     start = bounds.start
-    if store.capabilities.dense:  # elsewhere a look at the end costs as much as all of it
+    if store.capabilities.dense:  # on other stores reading the end costs as much as reading all of it
         last = last_change(store, partition)
         start = max(start, 0 if last is None else last.base)
     return payloads_of(store, partition, start), start, bounds.end
@@ -99,7 +99,7 @@ def payloads_of(
 
 
 def cut_state_log(store: LogStore, partition: Partition, start: int) -> None:
-    """Let go of what comes before an offset: it is written again behind it."""
+    """Delete what comes before an offset: it was written again after it."""
     if store.capabilities.retention:
         store.reset(partition.log, {partition: start})
         store.enforce_retention(partition.log)
@@ -127,7 +127,7 @@ def last_payload(store: LogStore, place: Partition) -> tuple[int, bytes] | None:
 
 
 def check_kept(store: LogStore, node: Node) -> None:
-    """Before anything runs: the newest record of a partition fits the code and the inputs; others when restored."""
+    """Check before a run that a partition's newest record fits the code and the inputs; a restore checks the others."""
     computation = node.computation
     name = state_log(node.name)
     if not store.exists(name):
@@ -153,26 +153,26 @@ def check_kept(store: LogStore, node: Node) -> None:
 
 
 def make_low_log(store: LogStore, computation: str) -> None:
-    """Create it."""
+    """Create the log of watermark reports."""
     store.create(low_log(computation), 1, retention=Retention(age=REPORTS_KEPT), segment_bytes=REPORT_SEGMENT)
 
 
 def ends_of(store: LogStore, streams: Iterable[str]) -> dict[str, list[int]]:
-    """Where streams end now; one that is not there is left out."""
+    """Where streams end now. Streams that do not exist are left out."""
     return {stream: [bounds.end for bounds in store.bounds(stream)] for stream in set(streams) if store.exists(stream)}
 
 
 def forget_reports(store: LogStore, node: Node, topology: str) -> None:
-    """The computation starts over: no report from before holds for what it writes from now on."""
+    """Write that a computation starts over: reports from before do not hold for what it writes from now on."""
     if store.exists(low_log(node.name)):
         ends = ends_of(store, node.outputs.values())
         append_reports(store, node.name, [WatermarkReport(ALL, LOWEST, ends, 0, topology)])
 
 
 def end_reports(store: LogStore, computation: str, last: Mapping[int, WatermarkReport]) -> bool:
-    """The computation will never speak again: whoever has read its last record need not wait for it any more.
+    """Write that a computation has ended for good: readers that have its last record stop waiting for it.
 
-    False, and nothing done, while somebody still runs it.
+    Returns False, and does nothing, while an instance still runs.
     """
     inputs = {log for report in last.values() for log in report.inputs if store.exists(log)}
     owning: AbstractContextManager[Any] = nullcontext()
@@ -192,7 +192,7 @@ def end_reports(store: LogStore, computation: str, last: Mapping[int, WatermarkR
 
 
 def begin_reports(store: LogStore, topology: Topology, node: Node, tasks: int) -> None:
-    """A run begins: say what a computation writes, and take back that it has ended, before anything is produced.
+    """Before a run produces anything: report what a computation writes, and take back that it has ended.
 
     A task that comes back late must not be taken for ended while others run ahead.
     """

@@ -55,7 +55,7 @@ VERSIONS = "versions"
 
 
 class Join(Computation):
-    """What all joins have: two inputs, an output, and what a pair becomes."""
+    """The common part of all joins: two inputs, an output, and the value of a pair."""
 
     allowed_how: tuple[str, ...] = ("inner", "left", "right", "outer")
     hint_how = "Use 'inner', 'left', 'right' or 'outer'."
@@ -84,11 +84,11 @@ class Join(Computation):
         self.how = how
         self.key = key
         self.joiner = joiner
-        # The sides whose records come also without a partner.
+        # The sides whose records are produced without a partner, too.
         self.outer = {"left": {LEFT}, "right": {RIGHT}, "outer": {LEFT, RIGHT}}.get(how, set())
 
     def side_of(self, ctx: Context) -> str:
-        """The side of the record at work."""
+        """The side of the current record."""
         return LEFT if ctx.stream == self.inputs[0] else RIGHT
 
     def decode(self, side: str, payload: bytes, ctx: Context) -> Any:
@@ -96,13 +96,13 @@ class Join(Computation):
         return ctx.decode(self.inputs[0] if side == LEFT else self.inputs[1], payload)
 
     def produce_pair(self, left: Any, right: Any, at: Micros, ctx: Context) -> None:
-        """What comes of a left and a right value; one of them may be None."""
+        """Produce the result of a left and a right value; one of them may be None."""
         value = [left, right] if self.joiner is None else self.joiner(left, right)
         key = SAME if self.key is None else self.key(left, right)
         produce_result(ctx, self.to, value, key=key, timestamp=at)
 
     def produce_single(self, side: str, value: Any, at: Micros, ctx: Context) -> None:
-        """What comes of a value that has no partner."""
+        """Produce the result of a value without a partner."""
         left, right = (value, None) if side == LEFT else (None, value)
         self.produce_pair(left, right, at, ctx)
 
@@ -154,7 +154,7 @@ class join(Join):
         self.output_delay = at_least(self.output_delay, delay)
 
     def process(self, record: Record[Any], ctx: Context) -> None:
-        """Join it with what waits on the other side, then let it wait itself."""
+        """Join a record with those that wait on the other side, then let it wait, too."""
         side = self.side_of(ctx)
         other = RIGHT if side == LEFT else LEFT
         value, at = record.value, record.time_us
@@ -170,14 +170,14 @@ class join(Join):
         ctx.set_timer(last + 1, f"{side} {name}")
 
     def _note_match(self, side: str, name: str, ctx: Context) -> None:
-        """A record has a partner; that matters where it would come alone otherwise."""
+        """Note that a record has a partner, where records without one are produced alone."""
         if side in self.outer:
             matched, name = ctx.map(MATCHED), f"{side} {name}"
             if name not in matched:
                 matched.set(name, True)
 
     def on_timer(self, timer: Timer, ctx: Context) -> None:
-        """Nothing can join this record any more."""
+        """Drop a record that nothing can join any more; produce it alone if it had no partner."""
         side, _, name = timer.name.partition(" ")
         payload = ctx.map(side).get(name)
         if payload is None:
@@ -226,7 +226,7 @@ class window_join(Join):
         self.output_delay = at_least(self.output_delay, 1 if isinstance(window, Session) else 0)
 
     def process(self, record: Record[Any], ctx: Context) -> None:
-        """It waits for the end of its windows."""
+        """Let a record wait for the end of its windows."""
         at = record.time_us
         if isinstance(self.window, Session):
             is_taken = self._into_session(at, ctx)
@@ -236,7 +236,7 @@ class window_join(Join):
             for start in opened:
                 ctx.set_timer(start + self.size, text_of_time(start))
             if not starts:
-                return  # between two windows there is nothing to be late for
+                return  # a record between two windows cannot be late
             is_taken = bool(opened)
         if is_taken:
             ctx.map(self.side_of(ctx)).set(_name(at, record.offset), record.payload)
@@ -244,7 +244,7 @@ class window_join(Join):
             ctx.produce(self.late, record)
 
     def _into_session(self, at: Micros, ctx: Context) -> bool:
-        """Let the session of this time go on, or begin. Returns False if it has ended."""
+        """Extend or begin the session of this time. Returns False if it has ended."""
         sessions = take_sessions(ctx, at, self.size)
         if sessions is None:
             return False
@@ -255,7 +255,7 @@ class window_join(Join):
         return True
 
     def on_timer(self, timer: Timer, ctx: Context) -> None:
-        """A window has ended; what is in no later one is dropped."""
+        """Join a window that has ended, and drop records that are in no later one."""
         start = time_of_text(timer.name)
         if isinstance(self.window, Session):
             session = ctx.map(OPEN).get(timer.name)
@@ -334,7 +334,7 @@ class table_join(Join):
         self.output_delay = at_least(self.output_delay, self.allowed_lateness)
 
     def process(self, record: Record[Any], ctx: Context) -> None:
-        """A row is another version of its key; a record waits for the rows up to its time."""
+        """Store a row as a new version of its key; let a record wait for the rows up to its time."""
         at = record.time_us
         name = _name(at, record.offset)
         if self.side_of(ctx) == RIGHT:
@@ -347,7 +347,7 @@ class table_join(Join):
             ctx.produce(self.late, record)
 
     def on_timer(self, timer: Timer, ctx: Context) -> None:
-        """Join a record, or drop the versions that no record can ask for any more."""
+        """Join a record, or drop versions that no record can need any more."""
         kind, _, name = timer.name.partition(" ")
         end = text_of_time(time_of_text(name) + 1)
         versions = ctx.map(VERSIONS)
@@ -396,7 +396,7 @@ class regular_join(Join):
         self.states = (Map(LEFT, bytes, ttl=ttl), Map(RIGHT, bytes, ttl=ttl))
 
     def process(self, record: Record[Any], ctx: Context) -> None:
-        """Join it with all that came on the other side."""
+        """Join a record with all records of the other side."""
         side = self.side_of(ctx)
         other = RIGHT if side == LEFT else LEFT
         value, at = record.value, record.time_us

@@ -49,7 +49,7 @@ def check_arguments(operator: Callable[..., Any], **arguments: Any) -> None:
 
 
 def _signature(operator: Callable[..., Any]) -> str:
-    """How an operator is called: its positional arguments."""
+    """The positional arguments of an operator, for messages."""
     parameters = inspect.signature(operator).parameters.values()
     placed = [parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
     return f"{operator.__name__}({', '.join(placed)}, …)"
@@ -66,7 +66,7 @@ def check_streams(operator: Computation) -> None:
 
 
 def check_initial(name: str, initial: Any, accumulator: Any) -> None:
-    """Refuse a value to begin with that is not of the accumulator's type; None means that there is none yet."""
+    """Refuse an initial value that is not of the accumulator's type; None means that there is none yet."""
     if initial is None or accumulator is Any:
         return
     # As in type hints, a whole number will do for a float.
@@ -107,7 +107,7 @@ class SideOutput(msgspec.Struct, frozen=True):
 
 
 def produce_result(ctx: Context, to: str, value: Any, **place: Any) -> None:
-    """Produce what a function has given: to the operator's output, or where the function says."""
+    """Produce a function's result: to the operator's output, or to the side output that it names."""
     if value.__class__ is SideOutput:
         to, value = value.stream, value.value
     ctx.produce(to, value, **place)
@@ -117,7 +117,7 @@ class Operator(Computation):
     """A ready-made computation from one stream to others; ``options`` are those of a :class:`Computation`."""
 
     def __init__(self, name: str, source: str, to: Iterable[str], options: dict[str, Any]) -> None:
-        """Named and placed."""
+        """Store the names of the computation and its streams."""
         self.name = name
         self.inputs = (source,)
         self.outputs = tuple(dict.fromkeys(to))
@@ -129,7 +129,7 @@ class Operator(Computation):
 
 
 class map_values(Operator):
-    """What ``function`` makes of every value; key, time and headers stay.
+    """Apply ``function`` to every value; key, time and headers stay.
 
     A :class:`SideOutput` that it gives goes to one of the streams in ``side_outputs`` instead.
     """
@@ -144,12 +144,12 @@ class map_values(Operator):
         self.function = function
 
     def process(self, record: Record[Any], ctx: Context) -> None:
-        """One to one."""
+        """Produce the function's result."""
         produce_result(ctx, self.to, self.function(record.value))
 
 
 class filter_values(Operator):
-    """The records whose value ``function`` finds true; the others to ``otherwise``, if that is named."""
+    """Pass on the records for whose value ``function`` is true; the others go to ``otherwise``, if that is named."""
 
     def __init__(
         self, name: str, function: Callable[[Any], object], source: str, to: str, *, otherwise: str | None = None,
@@ -169,7 +169,7 @@ class filter_values(Operator):
         self.otherwise = otherwise
 
     def process(self, record: Record[Any], ctx: Context) -> None:
-        """One to one or none."""
+        """Pass the record on, or send it to ``otherwise``."""
         if self.function(record.value):
             ctx.produce(self.to, record)
         elif self.otherwise is not None:
@@ -192,7 +192,7 @@ class flat_map(Operator):
         self.function = function
 
     def process(self, record: Record[Any], ctx: Context) -> None:
-        """One to many."""
+        """Produce every value that the function gives."""
         for value in self.function(record.value):
             produce_result(ctx, self.to, value)
 
@@ -207,7 +207,7 @@ class rekey(Operator):
         self.function = function
 
     def process(self, record: Record[Any], ctx: Context) -> None:
-        """One to one, to another partition perhaps."""
+        """Produce the record under its new key."""
         ctx.produce(self.to, record, key=self.function(record.value))
 
 
@@ -230,7 +230,7 @@ class deduplicate(Operator):
         self.within: Micros = duration_micros(within, name="within")
 
     def process(self, record: Record[Any], ctx: Context) -> None:
-        """Pass it on if its id is new."""
+        """Pass the record on if its id is new."""
         if self.by is None:
             id_ = hashlib.blake2b(record.payload, digest_size=16).hexdigest()
         else:
@@ -239,14 +239,14 @@ class deduplicate(Operator):
         first = seen.get(id_)
         if first is not None and abs(record.time_us - first) <= self.within:
             return
-        # Of repetitions out of order the latest counts: it is the one that others will be near to.
+        # Of repetitions out of order the latest counts: later repetitions are nearest to it.
         latest = record.time_us if first is None else max(first, record.time_us)
         seen.set(id_, latest)
         ctx.set_timer(latest + self.within + 1, id_)
         ctx.produce(self.to, record)
 
     def on_timer(self, timer: Timer, ctx: Context) -> None:
-        """An id is forgotten."""
+        """Forget an id."""
         ctx.map("seen").delete(timer.name)
 
 
@@ -270,7 +270,7 @@ class rate_limit(Operator):
         self.over = over
 
     def process(self, record: Record[Any], ctx: Context) -> None:
-        """Pass it on if its period is not full."""
+        """Pass the record on if its period is not full."""
         begin = record.time_us - record.time_us % self.rate.period
         counts = ctx.map("counts")
         used = counts.get(str(begin), 0)
@@ -284,7 +284,7 @@ class rate_limit(Operator):
             ctx.produce(self.over, record)
 
     def on_timer(self, timer: Timer, ctx: Context) -> None:
-        """A period has ended."""
+        """Forget the count of a period that has ended."""
         ctx.map("counts").delete(timer.name)
 
 
@@ -313,12 +313,12 @@ Of = Callable[[Any], Any]
 
 
 def count_record(count: int, _value: Any) -> int:
-    """One more record, whatever its value is."""
+    """Count one more record, whatever its value is."""
     return count + 1
 
 
 def plus(value: Any, other: Any) -> Any:
-    """Two counts or sums as one."""
+    """Add two counts or sums."""
     return value + other
 
 
@@ -333,7 +333,7 @@ def larger(value: Any, other: Any) -> Any:
 
 
 class FieldFold:
-    """A fold of what ``of`` takes out of every value, or of the values themselves."""
+    """A fold over what ``of`` takes out of every value, or over the values themselves."""
 
     def __init__(self, combine: Callable[[Any, Any], Any], of: Of | None, *, approx: bool = False) -> None:
         """``combine`` makes one of two; ``approx``: floats may be combined in any order."""
@@ -342,7 +342,7 @@ class FieldFold:
         self.approx = approx
 
     def __call__(self, held: Any, value: Any) -> Any:
-        """One more value."""
+        """Fold in one more value."""
         return self.combine(held, value if self.of is None else self.of(value))
 
 
@@ -379,7 +379,7 @@ class running_fold(Operator):
         self.fold = fold
 
     def process_batch(self, records: list[Record[Any]], ctx: Context) -> None:
-        """Fold all, then tell the totals, each at the time of its last record."""
+        """Fold all records, then produce the totals, each at the time of its last record."""
         total, fold = ctx.value(TOTAL), self.fold
         totals: dict[str | None, Any] = {}
         last: dict[str, Record[Any]] = {}

@@ -1,4 +1,4 @@
-"""How far the computations of a topology are, read from a store alone: whoever runs them, and also when nobody does."""
+"""How far the computations of a topology are, read from a store alone: it does not matter who runs them, or whether."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from penstock.stream.watermark_reader import LogEnds, counted
 class Progress(msgspec.Struct, frozen=True):
     """One computation: how many records wait for it, how far its event time is, and who holds that back.
 
-    ``problem`` is what would stop it at its next record: that cannot be read, or its state cannot.
+    ``problem`` is what would stop it at its next record: the record or its state cannot be read.
     """
 
     computation: str
@@ -33,7 +33,7 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 def progress_of(store: LogStore, topology: Topology) -> list[Progress]:
-    """Of all computations, in the order of the topology."""
+    """The progress of all computations, in the order of the topology."""
     plan = ResolvedTopology(topology, store, create=False)
     return [_progress(store, plan, node) for node in plan.order]
 
@@ -57,7 +57,7 @@ def _progress(store: LogStore, plan: ResolvedTopology, node: Node) -> Progress:
 
 
 def _problem(store: LogStore, node: Node) -> PenstockError | None:
-    """What no retry would heal, as far as it can be seen from here, or None if there is nothing."""
+    """A problem that no retry would solve, as far as the store shows it, or None."""
     for stream in node.inputs.values():
         offsets = store.committed(stream, node.name) if store.exists(stream) else ()
         for index, offset in enumerate(offsets):
@@ -97,7 +97,7 @@ def _changes(store: LogStore, node: Node) -> dict[int, Change]:
 
 
 def _writers(store: LogStore, plan: ResolvedTopology, node: Node) -> Iterator[tuple[Micros, str]]:
-    """How far the tasks are that write the inputs."""
+    """How far the tasks are that write the inputs, and their names."""
     ends = LogEnds(store)
     for stream in node.inputs.values():
         for writer, tasks in plan.writers.reporting[stream].items():

@@ -34,13 +34,13 @@ class TopFold(RecordFold):
         self.ties = ties
 
     def __call__(self, held: list[Ranked], record: Record[Any]) -> list[Ranked]:
-        """One more record."""
+        """Fold in one more record."""
         value = record.value
         score = _checked(value if self.by is None else self.by(value))
         return self._first([*held, Ranked(score, record.time_us, record.payload)])
 
     def merge(self, held: list[Ranked], other: list[Ranked]) -> list[Ranked]:
-        """Two sessions as one."""
+        """Merge two sessions."""
         return self._first([*held, *other])
 
     def finish(self, held: list[Ranked], decode: Callable[[bytes], Any]) -> list[Any]:

@@ -21,7 +21,7 @@ State = Literal["starting", "running", "restarting", "failed", "stopped"]
 
 
 class Status(Counts):
-    """One instance of a computation: what it does, has done, and what went wrong last."""
+    """One instance of a computation: its state, its counts, and its last error."""
 
     computation: str
     instance: int
@@ -55,7 +55,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     run: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what no runner could work with."""
+        """Refuse settings that no runner can work with."""
         for name in ("checkpoint_records", "read"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
@@ -82,7 +82,7 @@ class Runner(ABC):
 
     @abstractmethod
     def start(self) -> Any:
-        """Check everything, then begin in the background; gives the runner."""
+        """Check everything, then begin in the background. Returns the runner."""
 
     @abstractmethod
     def wait_for_assignments(self, timeout: Duration = "10s") -> bool:
@@ -105,7 +105,7 @@ class Runner(ABC):
 
     @abstractmethod
     def status(self) -> list[Status]:
-        """What every instance does."""
+        """The status of every instance."""
 
     @abstractmethod
     def watermark(self, computation: str | None = None) -> datetime | None:
@@ -139,7 +139,7 @@ class Runner(ABC):
 
 
 def check_runner_arguments(runner: str, topology: object, store: object) -> None:
-    """Raise for what is not a topology or not a store, swapped ones for instance."""
+    """Raise for arguments that are not a topology and a store, for instance swapped ones."""
     if not isinstance(topology, Topology):
         raise BadInput(f"a {type(topology).__name__} is not a topology.", hint=f"Write {runner}(topology, store).")
     if not isinstance(store, LogStore):
@@ -149,7 +149,7 @@ def check_runner_arguments(runner: str, topology: object, store: object) -> None
 
 
 def wait_until(condition: Callable[[], bool], seconds: float, pause: float = 0.005) -> bool:
-    """Look now and then whether something holds. Returns False if it does not in time."""
+    """Poll until something holds. Returns False if it does not in time."""
     deadline = time.monotonic() + seconds
     never = threading.Event()
     while not condition():

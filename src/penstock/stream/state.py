@@ -31,7 +31,7 @@ class Declared(Generic[T]):
     ) -> None: ...
 
     def __init__(self, name: str, type: Any = Any, *, ttl: Duration | None = None, keyed: bool = True) -> None:
-        """A state of this name; ``ttl`` drops what was not written for so long (processing time).
+        """Declare a state of this name; ``ttl`` drops values that were not written for so long (processing time).
 
         With ``keyed=False`` a task has it once, whatever the key of a record is: for what all instances have read, such
         as a broadcast input.
@@ -44,17 +44,17 @@ class Declared(Generic[T]):
 
     @property
     def codec(self) -> Codec[Any]:
-        """What reads and writes its values; a process it was sent to makes its own."""
+        """The codec of its values; a process it was sent to makes its own."""
         if self._codec is None:
             self._codec = codec_for(self.type)
         return self._codec
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the codec, which cannot be sent to another process."""
+        """Leave out the codec, which cannot be sent to another process."""
         return {**self.__dict__, "_codec": None}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Declared[T]:
-        """It never changes."""
+        """Return itself: it never changes."""
         return self
 
     @property
@@ -63,7 +63,7 @@ class Declared(Generic[T]):
         return f"{self.kind} of {self.codec.type_name}" + ("" if self.keyed else ", one per task")
 
     def cell(self) -> Cell:
-        """Where it is kept, for one task."""
+        """The cell that holds it for one task."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -105,7 +105,7 @@ class Value(Declared[T]):
         self.default = default
 
     def cell(self) -> ValueCell[T]:
-        """Where it is kept."""
+        """The cell that holds it."""
         from penstock.stream.engine.cells import ValueCell
 
         return ValueCell(self, self.default)
@@ -117,7 +117,7 @@ class List(Declared[T]):
     kind = "list"
 
     def cell(self) -> ListCell[T]:
-        """Where it is kept."""
+        """The cell that holds it."""
         from penstock.stream.engine.cells import ListCell
 
         return ListCell(self)
@@ -129,7 +129,7 @@ class Map(Declared[T]):
     kind = "map"
 
     def cell(self) -> MapCell[T]:
-        """Where it is kept."""
+        """The cell that holds it."""
         from penstock.stream.engine.cells import MapCell
 
         return MapCell(self)

@@ -10,13 +10,13 @@ import msgspec
 
 from penstock.clock import Micros, from_micros
 
-SLACK = 64  # moments that do not hold any more, beside twice as many as do
+SLACK = 64  # outdated moments that are kept beside twice as many as are valid
 
 Kind = Literal["event", "processing"]
 
 
 class Timer(msgspec.Struct, frozen=True):
-    """A moment that has come: for which key, which of its timers, and the time it was set to.
+    """A timer that fires: its key, its name, and the time it was set to.
 
     Key and name are the scalars that they were given as; inside of the engine they are canonical texts.
     """
@@ -67,18 +67,18 @@ class Timers:
             self._before.setdefault(place, old)
 
     def get(self, kind: Kind, key: str, name: str) -> Micros | None:
-        """When it fires, if it is set."""
+        """When a timer fires, or None if it is not set."""
         return self._set.get((kind, key, name))
 
     def next(self, kind: Kind) -> Micros | None:
-        """When the first one fires."""
+        """When the first timer of a kind fires, or None."""
         heap = self._heaps[kind]
         while heap and self._set.get((kind, heap[0][1], heap[0][2])) != heap[0][0]:
             heapq.heappop(heap)  # moved or removed meanwhile
         return heap[0][0] if heap else None
 
     def take(self, kind: Kind, until: Micros) -> Timer | None:
-        """Remove and give the first timer that is due."""
+        """Remove and return the first timer that is due."""
         at = self.next(kind)
         if at is None or at > until:
             return None
@@ -94,11 +94,11 @@ class Timers:
                 yield place, new
 
     def apply(self) -> None:
-        """The changes are kept now."""
+        """Make the changes permanent: their checkpoint was committed."""
         self._before.clear()
 
     def rollback(self) -> None:
-        """The changes never were."""
+        """Undo the changes since the last checkpoint."""
         for (kind, key, name), old in self._before.items():
             if old is None:
                 self._set.pop((kind, key, name), None)
@@ -108,7 +108,7 @@ class Timers:
         self._before.clear()
 
     def load(self, place: Place, at: Micros | None) -> None:
-        """Take what was kept, at a restore."""
+        """Load a stored timer during a restore."""
         if at is None:
             self._set.pop(place, None)
         else:
@@ -116,13 +116,13 @@ class Timers:
             heapq.heappush(self._heaps[place[0]], (at, place[1], place[2]))
 
     def places(self) -> Iterator[Place]:
-        """All that are set."""
+        """All timers that are set."""
         return iter(self._set)
 
     def at(self, place: Place) -> Micros | None:
-        """When one fires."""
+        """When a timer fires."""
         return self._set.get(place)
 
     def __len__(self) -> int:
-        """How many are set."""
+        """How many timers are set."""
         return len(self._set)

@@ -35,12 +35,12 @@ class Stream(msgspec.Struct, frozen=True):
 
     @property
     def coder(self) -> Codec[Any]:
-        """What reads and writes its values."""
+        """The codec of its values."""
         return self.codec or codec_for(self.type)
 
 
 class Node(msgspec.Struct, frozen=True):
-    """A computation in its place: its own names of streams mapped to the topology's."""
+    """A computation in a topology: its own stream names are mapped to the topology's."""
 
     name: str
     computation: Computation
@@ -55,7 +55,7 @@ class Node(msgspec.Struct, frozen=True):
         return not self.inputs
 
     def fresh(self) -> Computation:
-        """An object of its own, for one partition."""
+        """A new computation object, for one partition."""
         try:
             return copy.deepcopy(self.computation)
         except Exception as cause:
@@ -91,7 +91,7 @@ class Topology:
         codec: Codec[Any] | None = None,
         out_of_order: Duration = "0s",
     ) -> Topology:
-        """Declare a stream; gives the topology, so that calls can be chained."""
+        """Declare a stream. Returns the topology, so that calls can be chained."""
         check_name(name, kind="stream")
         if name in self.streams:
             raise BadInput(f"topology {self.name} has a stream {name!r} already.", hint="Declare it once.")
@@ -112,7 +112,7 @@ class Topology:
         concurrency: int = 1,
         policy: Policy | None = None,
     ) -> Topology:
-        """Add a computation, under another name or with its streams mapped if wanted; gives the topology.
+        """Add a computation, under another name or with its streams mapped if wanted. Returns the topology.
 
         ``concurrency`` is how many instances a runner starts; those beyond the number of partitions are spare. Of a
         source it is the number of partitions. 0 only declares the streams.
@@ -169,7 +169,7 @@ class Topology:
             sources[local] = copies
 
     def only(self, *computations: str) -> Topology:
-        """The same streams with some of the computations: the others run elsewhere, on whatever runner."""
+        """A topology with the same streams and some of the computations: the others run elsewhere, on any runner."""
         part = Topology(self.name, partitions=self.partitions)
         part.streams = dict(self.streams)
         part.nodes = {name: self._known(name, self.nodes, "computation") for name in computations}
@@ -180,7 +180,7 @@ class Topology:
         return part
 
     def check(self) -> Topology:
-        """Raise for whatever could not run; gives the topology."""
+        """Raise for whatever could not run. Returns the topology."""
         from penstock.stream.validate import check
 
         check(self)
@@ -300,7 +300,7 @@ def _is_count(number: object) -> bool:
 
 
 def unknown(name: str, known: Iterable[str], kind: str, topology: str) -> BadInput:
-    """The error for a name that is not there."""
+    """The error for an unknown name."""
     names = list(known)
     return BadInput(
         f"topology {topology} has no {kind} {name!r}.",

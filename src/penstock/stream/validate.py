@@ -1,4 +1,4 @@
-"""What is wrong with a topology, told before anything runs: by itself, and against the logs of a store."""
+"""What is wrong with a topology, found before anything runs: by itself, and against the logs of a store."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _check_node(topology: Topology, node: Node) -> None:
 
 
 def _check_declared(topology: Topology, node: Node) -> None:
-    """Keys of several inputs never meet if these are declared with different numbers of partitions."""
+    """Refuse inputs declared with different numbers of partitions: their keys would never meet."""
     declared = {stream: topology.streams[stream].partitions for stream in node.inputs.values()}
     counts = {stream: count for stream, count in declared.items() if count is not None}
     if node.computation.keeps and len(set(counts.values())) > 1:
@@ -162,7 +162,7 @@ class ResolvedTopology:
         return max(self.partitions[stream] for stream in node.inputs.values())
 
     def _check_aligned(self, node: Node, store: LogStore) -> None:
-        """Keys of several inputs meet only if their partitions have the same numbers."""
+        """Refuse inputs with different numbers of partitions: their keys would not meet."""
         if not node.computation.keeps or len(node.inputs) < 2:
             return
         streams = [stream for stream in node.inputs.values() if not self.topology.streams[stream].as_wide_as]
@@ -222,7 +222,7 @@ class ResolvedTopology:
         )
 
     def keeping(self) -> list[Node]:
-        """The computations that keep something."""
+        """The computations that have states or timers."""
         return [node for node in self.order if node.computation.keeps]
 
 
@@ -243,7 +243,7 @@ def former_writers(store: LogStore, topology: Topology) -> dict[str, dict[int, W
         try:
             last = last_reports(store, computation)
         except Undecodable:
-            continue  # somebody's own log with such a name
+            continue  # another program's log with such a name
         streams = {stream for report in last.values() for stream in report.ends}
         if any(report.topology == topology.name for report in last.values()):
             if streams & read:
@@ -257,7 +257,7 @@ def former_writers(store: LogStore, topology: Topology) -> dict[str, dict[int, W
 
 
 def end_former(store: LogStore, topology: Topology) -> list[str]:
-    """Say of computations that are not part of a topology any more that they have ended; gives those that still run."""
+    """Mark computations that are no longer part of a topology as ended. Returns those that still run."""
     return [
         name
         for name, last in former_writers(store, topology).items()

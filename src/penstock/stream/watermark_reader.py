@@ -1,4 +1,4 @@
-"""How far the inputs of a computation count: the reports of their writers, read from the logs ``<computation>.low``."""
+"""How far event time is in a computation's inputs: their writers' reports, from the logs ``<computation>.low``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REMEMBERED = 20_000  # reports of a computation that are held for tasks that arr
 
 
 class ReportLog:
-    """The reports of one computation, as far as they were read."""
+    """The reports of one computation that were read so far."""
 
     def __init__(self, store: LogStore, computation: str) -> None:
         """Nothing is read before :meth:`read`."""
@@ -31,7 +31,7 @@ class ReportLog:
         self._tail: Tailer[Any] | None = None
 
     def read(self) -> list[WatermarkReport]:
-        """What was reported since."""
+        """Read what was reported since the last call."""
         new = [
             decoded(payload, self._partition, offset)
             for batch in self._batches()
@@ -66,7 +66,7 @@ class LogEnds:
         self._bounds: dict[str, list[Bounds]] = {}
 
     def forget(self) -> None:
-        """Ask again."""
+        """Forget the ends; the next call asks again."""
         self._bounds.clear()
 
     def of(self, log: str, partition: int) -> int | None:
@@ -80,7 +80,7 @@ class LogEnds:
         return bounds[partition].end if partition < len(bounds) else None
 
     def are_silent(self, inputs: Collection[SilentInput]) -> bool:
-        """Whether nothing has come since they were found silent."""
+        """Whether nothing was appended since they were found silent."""
         return all(self.of(silent.log, silent.partition) == silent.end for silent in inputs)
 
 
@@ -106,7 +106,7 @@ class WatermarkReader:
         self._ends = ends
 
     def add(self, index: int) -> None:
-        """A task arrives."""
+        """Add a task."""
         for local, stream in self.inner.items():
             gate = self._gates[index, local] = WatermarkGate(
                 Partition(stream, index), self._writers[stream], self._former
@@ -116,7 +116,7 @@ class WatermarkReader:
                     gate.feed(name, report)
 
     def drop(self, index: int) -> None:
-        """A task leaves."""
+        """Remove a task."""
         for local in self.inner:
             self._gates.pop((index, local), None)
 

@@ -133,7 +133,7 @@ class OpenWindow(msgspec.Struct, Generic[T]):
     value: T
 
     def joined(self, other: OpenWindow[T], value: T) -> OpenWindow[T]:
-        """Two sessions as one, with this value."""
+        """Merge two sessions, with this value."""
         return OpenWindow(min(self.start, other.start), max(self.end, other.end), value)
 
 
@@ -142,7 +142,7 @@ class RecordFold(ABC):
 
     @abstractmethod
     def __call__(self, held: Any, record: Record[Any]) -> Any:
-        """One more record."""
+        """Fold in one more record."""
 
     @abstractmethod
     def finish(self, held: Any, decode: Callable[[bytes], Any]) -> Any:
@@ -207,7 +207,7 @@ class windowed_fold(Operator):
         self.result = result
 
     def process(self, record: Record[Any], ctx: Context) -> None:
-        """Into its windows."""
+        """Fold a record into its windows."""
         into = self._into_session if isinstance(self.window, Session) else self._into_windows
         if not into(record, ctx) and self.late is not None:
             ctx.produce(self.late, record)
@@ -217,7 +217,7 @@ class windowed_fold(Operator):
         time, size, fold, low = record.time_us, self.size, self.fold, ctx.low
         over = low - self.allowed_lateness  # windows that end here or before are gone
         starts = range(time - time % self.every, time - size, -self.every)
-        is_taken = not starts  # between two windows there is nothing to be late for
+        is_taken = not starts  # a record between two windows cannot be late
         opened = ctx.map(OPEN)
         value: Any = _NO_VALUE
         for start in reversed(starts):
@@ -264,7 +264,7 @@ class windowed_fold(Operator):
         return True
 
     def on_timer(self, timer: Timer, ctx: Context) -> None:
-        """A window has ended, or is not kept any longer."""
+        """Produce a window that has ended, or drop one that is not kept any longer."""
         opened = ctx.map(OPEN)
         window = opened.get(timer.name)
         if window is None:
@@ -278,7 +278,7 @@ class windowed_fold(Operator):
         opened.delete(timer.name)
 
     def _produce(self, window: OpenWindow[Any], ctx: Context) -> None:
-        """The result of a window, at its last moment."""
+        """Produce the result of a window, at its last moment."""
         folded = window.value
         if self.folds_records:
             folded = cast(RecordFold, self.fold).finish(folded, lambda payload: ctx.decode(self.inputs[0], payload))

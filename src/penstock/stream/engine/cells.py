@@ -26,7 +26,7 @@ else:
     T = typing.TypeVar("T")
 
 _ABSENT: Any = object()  # there is no value: none is committed, or it was cleared
-_UNREAD: Any = object()  # nobody has asked for the value yet
+_UNREAD: Any = object()  # the value was not read yet
 _NOTHING: Any = {}  # of a key that has no items
 
 
@@ -54,7 +54,7 @@ class ValueCell(Cell, Generic[T]):
         return answer
 
     def set(self, value: T) -> None:
-        """Keep another value."""
+        """Set the value."""
         if self.scope.strict:
             self.check(value)
         key = self.scope.key_text
@@ -62,7 +62,7 @@ class ValueCell(Cell, Generic[T]):
         self._dirty[key] = None
 
     def clear(self) -> None:
-        """Keep none."""
+        """Remove the value."""
         self._work[self.scope.key_text] = _ABSENT
         self._dirty[self.scope.key_text] = None
 
@@ -138,7 +138,7 @@ class MapCell(Cell, Generic[T]):
         return default if value is _ABSENT else value
 
     def set(self, name: Scalar, value: T) -> None:
-        """Keep an item."""
+        """Set an item."""
         sub = name if name.__class__ is str and name[:5] != MARK else self._text(name)
         if self.scope.strict:
             self.check(value)
@@ -328,13 +328,13 @@ class MapCell(Cell, Generic[T]):
 
 
 class _ListWork:
-    """What became of one key's list since the last checkpoint: kept items at its beginning, then new ones."""
+    """The changes of one key's list since the last checkpoint: committed items at its beginning, then new ones."""
 
     __slots__ = ("added", "begun", "is_changed", "same")
 
     def __init__(self, same: int) -> None:
         self.same = same  # how many items at the beginning are as they are committed
-        self.begun: list[Any] | None = None if same else []  # those items, once somebody has read them
+        self.begun: list[Any] | None = None if same else []  # those items, once they were read
         self.added: list[Any] = []
         self.is_changed = False
 
@@ -363,7 +363,7 @@ class ListCell(Cell, Generic[T]):
             self.append(value)
 
     def replace(self, values: Iterable[T]) -> None:
-        """Keep these items instead."""
+        """Replace all items."""
         items = list(values)
         if self.scope.strict:
             for value in items:
@@ -373,7 +373,7 @@ class ListCell(Cell, Generic[T]):
         work.is_changed = True
 
     def clear(self) -> None:
-        """Keep no items."""
+        """Remove all items."""
         if self:
             self.replace(())
 

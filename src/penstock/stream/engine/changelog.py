@@ -1,7 +1,7 @@
 """State and timers as records of the log ``<computation>.state``: what a checkpoint changed, in the same transaction.
 
 The log has a partition per task. A record holds the entries a checkpoint changed, so that a checkpoint costs what it
-changes, and what is needed to go on: the watermark and the input offsets. Reading a partition from its start gives the
+changes, and what a restart needs: the watermark and the input offsets. Reading a partition from its start gives the
 state.
 
 To keep it from growing without end, it is rewritten in rounds. Once it holds about twice as many entries as there are,
@@ -29,7 +29,7 @@ from penstock.stream.timers import Kind, Place, Timers
 
 CHUNK = 256 * 1024  # bytes of entries in one record
 SMALL = 1000  # entries below which nothing is rewritten
-TIMER: dict[Kind, str] = {"event": "timer/e", "processing": "timer/p"}  # a slash is in no name of a state
+TIMER: dict[Kind, str] = {"event": "timer/e", "processing": "timer/p"}  # names of states have no slash
 Payloads = Iterable[tuple[int, bytes]]  # records of a state log, with their offsets
 KINDS: dict[str, Kind] = {name: kind for kind, name in TIMER.items()}
 
@@ -208,7 +208,7 @@ class Changelog:
 
 
 def upgraded(computation: Computation, entry: Entry, cell: Cell, version: int) -> Entry:
-    """A kept value of an older version, as this one needs it."""
+    """Convert a stored value of an older version."""
     raw = codec_for(Any).decode(entry.payload or b"null")
     value = computation.upgrade(version, entry.state, entry.key, raw)
     return entry._replace(payload=None if value is None else cell.encode(value))
@@ -221,7 +221,7 @@ def timer_entry(place: Place, timers: Timers) -> Entry | None:
 
 
 def timer_changes(timers: Timers) -> Iterator[Entry]:
-    """What became of timers since the last checkpoint, as entries."""
+    """The changes of timers since the last checkpoint, as entries."""
     for (kind, key, name), at in timers.changes():
         yield Entry(TIMER[kind], key, name, None if at is None else b"", at or 0)
 
@@ -258,7 +258,7 @@ def check_inputs(computation: Computation, before: Mapping[str, str], now: Mappi
 
 
 def check_shapes(computation: Computation, last: Change) -> None:
-    """Raise when what is kept is not what the code declares, and nobody says how to get from one to the other."""
+    """Raise if stored state does not fit the code: wrong version without upgrade(), or another shape."""
     out = f"Start over with reset({computation.name!r}), or run the code that wrote it."
     if last.version > computation.version:
         raise SchemaMismatch(
@@ -283,7 +283,7 @@ def check_shapes(computation: Computation, last: Change) -> None:
 
 
 def probe(computation: Computation, cell: Cell) -> None:
-    """Read a few kept values: a type that changed inside is found here, not in the middle of the work."""
+    """Read a few stored values: this finds a type that changed inside before any work begins."""
     for number, (key, sub) in enumerate(cell.places()):
         entry = cell.entry(key, sub)
         if entry is not None and entry.payload is not None:
@@ -293,7 +293,7 @@ def probe(computation: Computation, cell: Cell) -> None:
 
 
 def probe_entry(computation: Computation, cell: Cell, entry: Entry) -> None:
-    """Read one kept value."""
+    """Read one stored value."""
     try:
         cell.decode(entry.payload or b"")
     except Undecodable as cause:
@@ -305,7 +305,7 @@ def probe_entry(computation: Computation, cell: Cell, entry: Entry) -> None:
 
 
 def decoded_change(payload: bytes, partition: Partition, offset: int) -> Change:
-    """A record of the state log."""
+    """Decode a record of the state log."""
     try:
         return msgspec.msgpack.decode(payload, type=Change)
     except msgspec.MsgspecError as cause:

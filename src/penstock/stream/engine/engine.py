@@ -2,7 +2,7 @@
 
 The story of a record: :meth:`Engine.feed` lets it wait; :meth:`Engine.step` lets the computation process what waits,
 until a checkpoint is due, then moves the watermarks, fires the timers that are due, and gives all that has come of it
-as one :class:`Checkpoint`. Whoever runs the engine commits that, and says so with :meth:`Engine.committed`.
+as one :class:`Checkpoint`. The caller commits that, and then calls :meth:`Engine.committed`.
 
 Work since the last checkpoint can always be undone and done again. When a record fails, that is done up to the record;
 what came before it is committed, and the record is tried alone, as the policy says. The same goes for timers.
@@ -84,13 +84,13 @@ class Engine:
     # --- tasks come and go -----------------------------------------------------------------------------
 
     def add(self, task: Task, positions: Positions) -> None:
-        """Take up a task; what is before these positions is in its state already."""
+        """Add a task. Its state already includes what comes before these positions."""
         self.tasks[task.index] = task
         self._committed.update(positions)
         task.begin()
 
     def drop(self, indexes: Collection[int]) -> None:
-        """Let tasks go. Work of all tasks is in one checkpoint: without these it begins again for the others."""
+        """Remove tasks. A checkpoint holds the work of all tasks, so the others do their uncommitted work again."""
         gone = set(indexes)
         if gone & self.tasks.keys():
             processed = self._processed.batches
@@ -122,7 +122,7 @@ class Engine:
     # --- records come in -------------------------------------------------------------------------------
 
     def feed(self, index: int, stream: str, batch: RecordBatch, failure: Failure | None = None) -> int:
-        """Let the records of a batch wait, but for those that are committed; returns how many wait.
+        """Queue the records of a batch that are not committed yet. Returns how many.
 
         ``stream`` is the computation's own name for it. ``failure``: the batch is one record that has failed before.
         """
@@ -142,11 +142,11 @@ class Engine:
         return len(fed.records)
 
     def feed_failed(self, index: int, stream: str, batch: RecordBatch, error: BaseException, attempts: int) -> None:
-        """The same for one record that has failed so often before, in another engine; its pause is over."""
+        """Queue one record that failed ``attempts`` times in another engine; its pause is over."""
         self.feed(index, stream, batch, self._failures.known_failure(error, attempts))
 
     def seek(self, positions: Positions) -> None:
-        """What comes next begins at these positions."""
+        """Read on at these positions."""
         self._committed = dict(positions)
         self.read_to = dict(positions)
 
@@ -166,7 +166,7 @@ class Engine:
         return sum(len(batch.records) for batch in self.queue.waiting)
 
     def wait(self, seconds: float) -> float:
-        """How many seconds, at most so many, may pass before there is something to do without new records."""
+        """How long the engine has nothing to do without new records, at most ``seconds``."""
         if self._processed.batches:
             return 0.0
         if self.queue.filling:
@@ -201,12 +201,12 @@ class Engine:
         return self.checkpoint()
 
     def interrupt(self) -> None:
-        """Come back after the record under work; may be called from another thread."""
+        """Make :meth:`step` return after the current record. Other threads may call it."""
         for task in list(self.tasks.values()):
             task.ctx.full = True
 
     def tick(self) -> None:
-        """Interrupt work that has gone on for so long that a checkpoint is due; may be called from another thread."""
+        """Interrupt work once a checkpoint is due. Other threads may call it."""
         since = self._processed.since
         if since and time.monotonic() - since > self._checkpoint_seconds:
             self.interrupt()
@@ -232,7 +232,7 @@ class Engine:
         batch.task.watermark.mark(batch.stream, max(batch.times), batch.task.ctx.now)
 
     def _is_due(self, *, idle: bool) -> bool:
-        """Whether a checkpoint is."""
+        """Whether a checkpoint is due."""
         if self._processed.batches and (
             idle
             or self._processed.records >= self._checkpoint_records
@@ -254,7 +254,7 @@ class Engine:
     def fold(self, index: int, work: Callable[[Task], Folded]) -> Checkpoint:
         """Let ``work`` fold all records of a task up to :attr:`read_to` at once, and give the checkpoint.
 
-        Nothing may wait. Whatever is raised, by a timer too, is raised again with nothing done: the records can be fed.
+        Nothing may wait. If ``work`` or a timer raises, everything is undone: the records can be fed instead.
         """
         task, timers_before = self.tasks[index], self._counts.timers
         task.ctx.now = self.clock()
@@ -310,7 +310,7 @@ class Engine:
             return None
 
     def _gather(self, *, report_at_once: bool, ending: int | None) -> Checkpoint:
-        """Outputs, changes of state, dead letters, reports and offsets."""
+        """Gather outputs, changes of state, dead letters, reports and offsets."""
         now = self.clock()
         positions = self.queue.first_offsets(self.read_to)
         outputs, state = gathered(self.tasks.values(), positions, now)
@@ -375,7 +375,7 @@ class Engine:
     # --- records that fail -----------------------------------------------------------------------------
 
     def _isolate_record(self, batch: InputBatch, failed: RecordFailed) -> None:
-        """Everything since the last checkpoint is done again up to what failed, which then comes alone."""
+        """Redo everything since the last checkpoint up to the failed record, which then comes alone."""
         attempts = 1 if batch.failure is None else batch.failure.attempts + 1
         failure = self._failures.failure(failed.error, attempts)
         again = self._processed.batches
@@ -387,13 +387,13 @@ class Engine:
         self.queue.put_back(again)
 
     def _unfold(self, *batches: InputBatch) -> None:
-        """What was folded does not go with the state: everything since the last checkpoint comes one by one."""
+        """Redo everything since the last checkpoint one by one: folded values do not fit the state."""
         again = [*self._processed.batches, *batches]
         self.rollback()
         self.queue.put_back(again)
 
     def _isolate_all(self) -> None:
-        """A state was given a value of a wrong type, by which record is not known: each comes alone."""
+        """Let each record come alone: one of them, it is not known which, gave a state a value of a wrong type."""
         singles = [single for batch in self._processed.batches for single in batch.singles()]
         for single in singles:
             single.is_alone = True
@@ -401,7 +401,7 @@ class Engine:
         self.queue.put_back(singles)
 
     def _retry(self, batch: InputBatch, failure: Failure) -> Checkpoint | None:
-        """A record that failed, alone: until it succeeds or its attempts are used up. It is the first that waits."""
+        """Try the failed record at the head of the queue, alone, until it succeeds or its attempts are used up."""
         if self._processed.batches:
             return self.checkpoint()  # what came before it holds, whatever becomes of this one
         if failure.is_final:
@@ -413,7 +413,7 @@ class Engine:
             self.retrying = failure
             return None
         self._process(self.queue.waiting.popleft())
-        # What was so hard to get is not put at risk by what comes next.
+        # Commit a success after failures at once, so that a later failure does not undo it.
         return self.checkpoint() if self._processed.batches else None
 
     @property
@@ -425,7 +425,7 @@ class Engine:
     # --- timers ----------------------------------------------------------------------------------------
 
     def _process_again(self) -> None:
-        """Do the records since the last checkpoint once more, without timers."""
+        """Process the records since the last checkpoint again, without timers."""
         processed = self._processed.batches
         self.rollback()
         self.queue.put_back(processed)
@@ -434,7 +434,7 @@ class Engine:
                 self._process(self.queue.waiting.popleft())
 
     def _fire_next_timer(self) -> Checkpoint | None:
-        """After a timer has failed: the next one that is due, in a checkpoint of its own."""
+        """After a timer has failed: fire the next due timer in a checkpoint of its own."""
         for task in self.tasks.values():
             timer = self._take_due(task)
             if timer is None:
@@ -461,7 +461,7 @@ class Engine:
     # --- the end of the input --------------------------------------------------------------------------
 
     def end_input(self, final: bool) -> None:
-        """Nothing more comes: the next steps finish the work, then close the tasks, until :attr:`has_ended`.
+        """Mark the end of the input: the next steps finish the work, then close the tasks, until :attr:`has_ended`.
 
         With ``final`` event time goes to its end.
         """
@@ -473,7 +473,7 @@ class Engine:
         return self._input_end is not None and self._input_end.has_ended
 
     def _end_next_task(self, input_end: InputEnd) -> Checkpoint | None:
-        """First a last checkpoint of the records, then one for the end of each task."""
+        """Commit the last records first, then the end of each task, a checkpoint each."""
         if not input_end.is_closing:
             input_end.is_closing = True
             return self.checkpoint()

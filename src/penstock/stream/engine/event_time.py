@@ -19,4 +19,4 @@ class EventTime(Protocol):
     """What a runner knows of the event time of the inputs; asked whenever a watermark may move."""
 
     def observe(self, tasks: Collection[Task], positions: Positions, now: Micros) -> Mapping[int, Silent]:
-        """Set how far the inputs of each task count at these positions; returns, by task, which of them are silent."""
+        """Set how far event time is in the tasks' inputs at these positions. Returns the silent inputs by task."""

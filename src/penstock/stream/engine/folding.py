@@ -34,7 +34,7 @@ class NotExact(Exception):
 
 
 def aggregate_of(computation: Computation) -> str | None:
-    """What a fold computes, if that is known: count, sum, min or max."""
+    """What a fold computes (count, sum, min or max), or None if that is not known."""
     fold: Any = cast(running_fold | windowed_fold, computation).fold
     if fold is count_record:
         return "count"
@@ -70,7 +70,7 @@ class Aggregate:
         """What is folded of each record; raises for a record that cannot be read, and for what is not exact."""
         if self.kind == "count":
             if not isinstance(self._codec, BytesCodec):
-                self._values(payloads)  # one that nobody can read is a failure, also if it is only counted
+                self._values(payloads)  # a record that cannot be read is a failure, even if it is only counted
             return [1] * len(payloads)
         values = self._values(payloads)
         numbers = values if self._of is None else list(map(self._of, values))
@@ -79,7 +79,7 @@ class Aggregate:
         return numbers
 
     def combined(self, held: Any, partial: Any) -> Any:
-        """What was held and what records have come to, as one."""
+        """Combine the value held so far with that of new records."""
         if held is not None and type(held) not in self._types:
             raise NotExact("the state holds something else than whole numbers.")
         return self.combine(held, partial)
@@ -100,7 +100,7 @@ class WindowFold:
         self._partials: dict[tuple[str, Micros], Any] = {}  # by key and step
 
     def take(self, batch: InputBatch, low: Micros) -> bool:
-        """Fold a batch; False, and nothing done, if one of its records is late for all its windows."""
+        """Fold a batch. Returns False, and does nothing, if one of its records is late for all its windows."""
         every, partials, combine = self._every, self._partials, self._aggregate.combine
         oldest = min(batch.times)
         if oldest - oldest % every + self._size <= low:
@@ -158,7 +158,7 @@ class SessionFold:
         self._records: list[tuple[str, Micros, Any]] = []
 
     def take(self, batch: InputBatch, low: Micros) -> bool:
-        """Fold a batch; False, and nothing done, if one of its records may be late."""
+        """Fold a batch. Returns False, and does nothing, if one of its records may be late."""
         if min(batch.times) + self._gap < low:
             return False
         numbers = self._aggregate.numbers([record.payload for record in batch.records])

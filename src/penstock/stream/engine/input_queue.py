@@ -47,7 +47,7 @@ class InputQueue:
                 self.filling[place] = (since, rest)
 
     def put_back(self, batches: Sequence[InputBatch]) -> None:
-        """These come next."""
+        """Put batches back at the front."""
         self.waiting.extendleft(batch for batch in reversed(batches) if batch.records)
 
     def drop(self, tasks: Collection[int]) -> None:
@@ -61,10 +61,10 @@ class InputQueue:
         self.filling.clear()
 
     def first_offsets(self, read_to: Mapping[Partition, int]) -> dict[Partition, int]:
-        """Of each partition the first record that waits; where none does, where it is read on."""
+        """For each partition, the offset of the first waiting record, or the next offset to read."""
         offsets = dict(read_to)
         batches: Iterable[InputBatch] = self.waiting
-        if self.filling:  # they came later than those that wait
+        if self.filling:  # they come after those that wait
             batches = (*self.waiting, *(batch for _, batch in self.filling.values()))
         seen: set[Partition] = set()
         for batch in batches:

@@ -22,8 +22,8 @@ Position = tuple[Partition, int] | None
 def is_permanent(error: BaseException, *, again: bool = False) -> bool:
     """Whether no retry would help; ``again``: the attempt before this one has failed too.
 
-    An offset that is gone may be that of a reader that was too slow: the next one begins at what is committed. Of
-    conflicts only the plain ones last; the others (partitions that somebody else has) pass.
+    A missing offset may come from a reader that was too slow: the next one begins at the committed offset. Only plain
+    conflicts are permanent; others (partitions that another member holds) pass.
     """
     if isinstance(error, OffsetOutOfRange):
         return again
@@ -33,7 +33,7 @@ def is_permanent(error: BaseException, *, again: bool = False) -> bool:
 def failed_at(computation: str, error: BaseException, position: Position = None) -> ComputationFailed:
     """The error that ends a computation: what went wrong, and where.
 
-    ``position`` is where the computation stands; an error that says itself where it is knows better.
+    ``position`` is where the computation is; a position in the error itself takes precedence.
     """
     if isinstance(error, ComputationFailed):
         return error

@@ -36,7 +36,7 @@ class Reporting:
         return bool(announcing)
 
     def due(self, tasks: Collection[Task], *, at_once: bool) -> list[WatermarkReport]:
-        """What goes with the next transaction: of the checkpoint before, whose offsets are known."""
+        """The reports for the next transaction: about the previous checkpoint, whose offsets are known."""
         reports = [task.report(at_once=at_once) for task in tasks if task.publisher is not None]
         return [report for report in reports if report is not None]
 

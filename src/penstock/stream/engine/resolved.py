@@ -40,7 +40,7 @@ class ResolvedComputation(NamedTuple):
     outputs: Mapping[str, OutputStream]
     writers: Writers
     reports_time: bool  # whether its tasks report event time: others use it, or its state expires by it
-    record_limit: int  # bytes of a record that the store takes
+    record_limit: int  # the most bytes of a record that the store accepts
     sees_all_commits: bool  # whether readers see a committed record at once, also after a crash
 
     def partitions_of(self, task: int) -> list[Partition]:

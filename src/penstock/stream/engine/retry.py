@@ -1,4 +1,4 @@
-"""What becomes of a record or timer whose processing fails: further attempts, dead letters, or the end."""
+"""What happens to a record or timer whose processing fails: further attempts, dead letters, or the end."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class WrongState(Exception):
     """A state holds a value that is not of its type, or too large."""
 
     def __init__(self, error: BadInput) -> None:
-        """What the codec or the store said."""
+        """Wrap the error of the codec or the store."""
         super().__init__(str(error))
         self.error = error
 
 
 class TimerFailed(Exception):
-    """A timer has failed; what was done with it has to be undone."""
+    """A timer has failed; its work has to be undone."""
 
     def __init__(self, task: int, timer: Timer, error: BaseException) -> None:
         """Which one, and how."""
@@ -48,7 +48,7 @@ class TimerFailed(Exception):
 
 
 class Failure(msgspec.Struct):
-    """How the last attempt failed, and when the next one is due; None: there is none."""
+    """How the last attempt failed, and when the next one is due, or None if there is none."""
 
     error: BaseException
     attempts: int
@@ -75,12 +75,12 @@ class DeadLetter(NamedTuple):
 
 
 def letter_of_record(record: Record[Any], key: str | None) -> DeadLetter:
-    """A record as it came."""
+    """The dead letter of a record, unchanged."""
     return DeadLetter(record.payload, key, record.time_us, dict(record.headers))
 
 
 def letter_of_timer(timer: Timer) -> DeadLetter:
-    """A timer has no payload."""
+    """The dead letter of a timer, which has no payload."""
     return DeadLetter(b"null", timer.key or None, timer.time_us, {})
 
 
@@ -96,12 +96,12 @@ class FailurePolicy:
         self.letters: list[DeadLetter] = []
 
     def failure(self, error: BaseException, attempts: int) -> Failure:
-        """What comes after a failed attempt; counts it."""
+        """Count a failed attempt. Returns what comes next."""
         self._counts.failures += 1
         return self._next(error, attempts)
 
     def known_failure(self, error: BaseException, attempts: int) -> Failure:
-        """The same for a failure that was counted before, and whose pause is over."""
+        """A failure that another engine counted; its pause is over."""
         failure = self._next(error, attempts)
         return failure if failure.is_final else Failure(error, attempts, time.monotonic())
 
@@ -113,11 +113,11 @@ class FailurePolicy:
 
     @property
     def may_skip(self) -> bool:
-        """Whether the policy lets what failed for good be passed over."""
+        """Whether the policy lets a record that failed for good be skipped."""
         return self._policy.on_failure != "stop" or self._counts.skipped < self._policy.skip_first
 
     def give_up(self, failure: Failure, letter: DeadLetter, what: str) -> None:
-        """Go on without a record or timer; raises :class:`Stopped` if the policy says so."""
+        """Skip a record or timer. Raises :class:`Stopped` if the policy says stop."""
         error = failure.error
         if not self.may_skip:
             raise Stopped(f"{self.computation} failed at {what}") from error
@@ -135,13 +135,13 @@ class FailurePolicy:
             self.letters.append(letter._replace(headers={**letter.headers, **reason}))
 
     def dead_letters(self) -> NewRecords:
-        """Those of the checkpoint under way, as records."""
+        """The dead letters of the checkpoint under way, as records."""
         payloads, keys, times, headers = zip(*self.letters, strict=True)
         return NewRecords(payloads, keys, times, headers)
 
 
 def call_timer(task: Task, timer: Timer, counts: Counts) -> None:
-    """Fire a timer; raises :class:`TimerFailed` for what the computation raises."""
+    """Fire a timer. Raises :class:`TimerFailed` if the computation raises."""
     try:
         task.call(timer)
     except Exception as error:

@@ -12,13 +12,13 @@ from penstock.errors import PayloadTooLarge, Undecodable
 if TYPE_CHECKING:
     from penstock.stream.state import Declared
 
-AROUND = 64 * 1024  # bytes of a record for what is around a value
+AROUND = 64 * 1024  # bytes of a record besides the value
 LARGEST = 8 * 1024 * 1024 - AROUND
-SLACK = 64  # out-of-date moments that a heap may hold beside as many as there are true ones
+SLACK = 64  # outdated moments that a heap may hold beside as many valid ones
 
 
 class Entry(NamedTuple):
-    """One thing of the state, as it is kept: ``payload`` None means that it is gone."""
+    """One stored item of the state; ``payload`` None means that it is deleted."""
 
     state: str
     key: str
@@ -87,34 +87,34 @@ class Cell:
         self._ready: list[Entry] = []
 
     def load(self, entry: Entry) -> None:
-        """Take a kept entry, at a restore."""
+        """Load a stored entry during a restore."""
         self._commit(entry)
 
     def changes(self) -> list[Entry]:
-        """What this checkpoint's work changed."""
+        """The entries that this checkpoint's work changed."""
         self._ready = list(self._changed(self.scope.now + self.ttl if self.ttl else 0))
         return self._ready
 
     def apply(self) -> None:
-        """The changes are kept now."""
+        """Make the changes permanent: their checkpoint was committed."""
         for entry in self._ready:
             self._commit(entry)
         self._forget_work()
 
     def rollback(self) -> None:
-        """The changes never were."""
+        """Undo the changes since the last checkpoint."""
         self._forget_work()
 
     def places(self) -> Iterator[tuple[str, str]]:
-        """Key and sub-key of everything kept."""
+        """Key and sub-key of every stored entry."""
         raise NotImplementedError
 
     def entry(self, key: str, sub: str) -> Entry | None:
-        """One of them as it is kept."""
+        """A stored entry."""
         raise NotImplementedError
 
     def forget(self, key: str, sub: str) -> Entry | None:
-        """Drop what has expired; the entry that says so."""
+        """Drop what has expired. Returns the entry that says so."""
         raise NotImplementedError
 
     def entry_count(self) -> int:

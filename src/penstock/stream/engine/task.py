@@ -77,7 +77,7 @@ class Task:
     # --- the beginning -----------------------------------------------------------------------------
 
     def restore(self, payloads: Payloads, *, inputs: Mapping[str, str], start: int, end: int) -> dict[str, int]:
-        """Take the records of the state log from ``start`` to ``end``; returns the offsets (by stream) they go with."""
+        """Load the state log from ``start`` to ``end``. Returns the input offsets (by stream) of the restored state."""
         assert self.changelog is not None  # noqa: S101 - only tasks that keep something are restored
         offsets = self.changelog.restore(
             payloads, self.cells, self.timers, self.watermark, inputs=inputs, start=start, end=end
@@ -87,7 +87,7 @@ class Task:
         return offsets
 
     def catch_up(self, payloads: Payloads, computation: Computation, *, end: int) -> None:
-        """Take what another owner has stored since, up to ``end``; ``computation`` replaces the one that is behind."""
+        """Load what another owner has stored since, up to ``end``; ``computation`` replaces the outdated object."""
         assert self.changelog is not None  # noqa: S101 - only tasks that keep something can be behind
         offsets = self.changelog.catch_up(payloads, self.cells, self.timers, self.watermark, end=end)
         self._stored = self._storing = ({**self._stored[0], **offsets}, self.watermark.low)
@@ -96,7 +96,7 @@ class Task:
         self.begin()
 
     def resume_time(self, last: Mapping[int, WatermarkReport]) -> None:
-        """Take up what the task has reported before, so that event time does not go back."""
+        """Continue from the task's own last report, so that event time does not go back."""
         if self.publisher is None:
             return
         mine = last.get(self.index)
@@ -122,7 +122,7 @@ class Task:
     # --- records -----------------------------------------------------------------------------------
 
     def process(self, batch: InputBatch, *, in_batches: bool) -> int:
-        """Run the records of a batch; returns how many: fewer than all if a checkpoint is wanted.
+        """Process the records of a batch. Returns how many: fewer than all if a checkpoint is wanted.
 
         Raises :class:`RecordFailed` for what the computation raises.
         """
@@ -157,7 +157,7 @@ class Task:
         return len(records)
 
     def _take_folded(self, fold: BatchFold, batch: InputBatch, *, is_strict: bool) -> bool:
-        """Fold a batch; False, and nothing done, if its records have to be processed one by one."""
+        """Fold a batch. Returns False, and does nothing, if its records have to be processed one by one."""
         is_taken, is_exact = False, True
         if not is_strict and len(batch.records) >= FEW:
             try:
@@ -165,16 +165,18 @@ class Task:
             except NotExact:
                 is_exact = False
             except Exception:
-                logger.debug("a batch of %s is not folded", batch.partition, exc_info=True)  # process finds the record
+                logger.debug(
+                    "a batch of %s is not folded", batch.partition, exc_info=True
+                )  # process() will find the record
         self.has_folded = self.has_folded or is_taken
         if not is_taken or len(fold) > MOST_FOLDED:
             self.put_folded()
         if not is_exact:
-            self._fold = None  # there will be more of them
+            self._fold = None  # more such records will follow
         return is_taken
 
     def put_folded(self) -> None:
-        """Put what was folded to the state, before anybody looks at that; raises :class:`NotExact` if it cannot be."""
+        """Put folded values into the state before it is read. Raises :class:`NotExact` if that is not possible."""
         if self.has_folded and self._fold is not None:
             self.has_folded = False
             self.ctx.at_timer("", self.ctx.now)
@@ -193,19 +195,19 @@ class Task:
         self.ctx.low = self.watermark.low
 
     def offer_report(self, ends: Ends) -> None:
-        """After a checkpoint: what it means to those who read the outputs, behind these offsets."""
+        """After a checkpoint: offer a report to the readers of the outputs, valid from these offsets on."""
         if self.publisher is not None:
             promise = self.watermark.promise_until(self.timers.next("event"))
             if promise is not None:
                 self.publisher.offer(promise, self.watermark.low, ends)
 
     def report(self, *, at_once: bool) -> WatermarkReport | None:
-        """What goes with the next transaction: of the checkpoint before, whose offsets are known."""
+        """The report for the next transaction: about the previous checkpoint, whose offsets are known."""
         if self.publisher is None:
             return None
         report = self.publisher.due(now=at_once)
         if not self.keeps and len(self.watermark.highs) > 1:
-            # Nothing else keeps what silence has decided; it goes with the checkpoint that decides it.
+            # Only this report stores what silence has decided; it goes with the checkpoint that decides it.
             report = self.publisher.remember(self.watermark.low) or report
         return report
 
@@ -254,7 +256,7 @@ class Task:
         return sorted(timers, key=lambda timer: (timer.time_us, timer.key, timer.name))
 
     def still_set(self, timer: Timer) -> bool:
-        """Whether a timer is as it was; if so it is taken."""
+        """Remove a timer if it is set as it was. Returns whether it was."""
         if self.timers.get(timer.kind, timer.key, timer.name) != timer.time_us:
             return False
         self.timers.clear(timer.kind, timer.key, timer.name)
@@ -277,7 +279,7 @@ class Task:
         if self.changelog is None:
             return []
         changed = self.changed(now)
-        # The watermark never goes back, over a restart neither. And where a reader may not see the newest records of
+        # The watermark never goes back, not even over a restart. And where a reader may not see the newest records of
         # a log yet (a dead process left a transaction open), the offsets are how a restore finds out.
         must_store = self.watermark.low != self._stored[1] or (self._stores_offsets and offsets != self._stored[0])
         if not changed and not must_store:
@@ -287,7 +289,7 @@ class Task:
         return [(self.changelog.partition, NewRecords(values))]
 
     def changed(self, now: Micros) -> list[Entry]:
-        """What became of state and timers since the last checkpoint."""
+        """The changes of state and timers since the last checkpoint."""
         changed: list[Entry] = []
         for cell in self.cells.values():
             if cell.ttl:
@@ -298,7 +300,7 @@ class Task:
         return changed
 
     def committed(self, ends: Mapping[Partition, int]) -> int | None:
-        """The checkpoint was committed. Returns from where on the state log is needed, if that has moved."""
+        """Note that the checkpoint was committed. Returns the first needed offset of the state log, if it has moved."""
         for cell in self.cells.values():
             cell.apply()
         if self.has_timers:

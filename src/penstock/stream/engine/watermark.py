@@ -29,10 +29,10 @@ class SilentInput(NamedTuple):
 
 
 class Reach(NamedTuple):
-    """What the writers of an input had reached when they wrote up to a position of it."""
+    """How far the writers of an input were when they had written up to a position of it."""
 
     firm: Micros = LOWEST
-    low: Micros = LOWEST  # without the partitions in ``silent``, as long as they are
+    low: Micros = LOWEST  # without the partitions in ``silent``, while they are silent
     silent: tuple[SilentInput, ...] = ()
 
 
@@ -44,7 +44,7 @@ class Promise(NamedTuple):
     silent: tuple[SilentInput, ...] = ()
 
     def up_to(self, limit: Micros) -> Promise:
-        """The same, but no further."""
+        """The same promise, limited to a time."""
         return Promise(min(self.low, limit), None if self.idle_low is None else min(self.idle_low, limit), self.silent)
 
 
@@ -82,14 +82,14 @@ class Watermark:
     # --- what is seen ------------------------------------------------------------------------------
 
     def mark(self, stream: str, time: Micros, now: Micros) -> None:
-        """An event time was seen; it counts with the next checkpoint."""
+        """Note an event time; it counts with the next checkpoint."""
         self.highs[stream] = max(self.highs[stream], time)
         self.heard[stream] = now
 
     def set_reach(self, stream: str, reach: Reach) -> None:
-        """How far the writers of an input had come, at the position that is processed."""
+        """Set how far the writers of an input were at the processed position."""
         if reach.firm < self.reaches[stream].firm:
-            self.firm = LOWEST  # a writer began again: what was promised by its word does not hold any more
+            self.firm = LOWEST  # a writer began again: promises based on its reports do not hold any more
         self.reaches[stream] = reach
 
     def quiet(self, now: Micros) -> list[str]:
@@ -110,12 +110,12 @@ class Watermark:
         return self._moved(silent)[0]
 
     def move(self, silent: Mapping[str, SilentInput]) -> None:
-        """At a checkpoint: never back."""
+        """Move the watermark at a checkpoint, never back."""
         self.low, self.firm, self.promise = self._moved(silent)
         self._ended = False
 
     def would_move(self, silent: Mapping[str, SilentInput]) -> bool:
-        """Whether a checkpoint would change anything, for the task or for those that read its outputs."""
+        """Whether a checkpoint would change anything, for the task or for the readers of its outputs."""
         return self._moved(silent) != (self.low, self.firm, self.promise)
 
     def _moved(self, silent: Mapping[str, SilentInput]) -> tuple[Micros, Micros, Promise]:
@@ -133,7 +133,7 @@ class Watermark:
         firm = self.firm if least_of_all in (LOWEST, END) else max(self.firm, least_of_all)
         promised = END if least_of_all == END else firm if firm == LOWEST else firm - delay
         idle_low = least if least in (LOWEST, END) else least - delay
-        if least == END:  # nothing holds it: all that was seen counts
+        if least == END:  # nothing holds it back: all that was seen counts
             least = self._in_order(next(iter(self.highs)), self.high) if len(self.highs) == 1 else LOWEST
         low = self.low if least == LOWEST else max(self.low, least)
         inputs = {*silent.values(), *(known for reach in self.reaches.values() for known in reach.silent)}
@@ -142,41 +142,41 @@ class Watermark:
         return low, firm, Promise(promised, max(promised, idle_low), tuple(sorted(inputs)))
 
     def _in_order(self, name: str, time: Micros) -> Micros:
-        """How far an input is complete that has come to a time."""
+        """How far an input is complete whose newest event time is this."""
         return time if time in (LOWEST, END) else time - self._out_of_order.get(name, 0)
 
     def promise_until(self, timer: Micros | None) -> Promise | None:
         """The promise of a task whose next event-time timer is this one, or None while a due timer has not fired.
 
-        Even when all inputs are silent or have ended, timers may still fire one day; so nobody may go further than the
-        task itself has come.
+        Even when all inputs are silent or have ended, timers may still fire later. So no reader may go further than the
+        task itself.
         """
         if timer is None or self._ended:
             return self.promise
         return None if timer <= self.low else self.promise.up_to(self._promised(self.low))
 
     def final(self) -> Micros:
-        """Where it stays when the input has ended: all that was seen counts, whatever the disorder."""
+        """The watermark after the input has ended: all that was seen counts, whatever the disorder."""
         return max(self.low, self.high)
 
     def finish(self) -> None:
-        """The input has ended, here and for those that read the outputs."""
+        """Mark the end of the input, here and for the readers of the outputs."""
         self.low = self.firm = self.final()
         self.promise = Promise(END)
         self._ended = True
 
     def done(self, time: Micros) -> bool:
-        """Whether everything of that time is behind us."""
+        """Whether everything up to that time is processed."""
         return time < self.low
 
     # --- checkpoints -------------------------------------------------------------------------------
 
     def position(self) -> tuple[Micros, dict[str, Micros]]:
-        """How far it is, as a checkpoint stores it."""
+        """The position as a checkpoint stores it."""
         return self.low, dict(self.highs)
 
     def load(self, low: Micros, highs: Mapping[str, Micros]) -> None:
-        """Take what a checkpoint has stored."""
+        """Load what a checkpoint has stored."""
         self.low = low
         for name, high in highs.items():
             if name in self.highs:
@@ -184,7 +184,7 @@ class Watermark:
         self.apply()
 
     def resume(self, firm: Micros, reached: Micros) -> None:
-        """Take what was reported before: it still holds."""
+        """Continue from earlier reports, which still hold."""
         self.firm = max(self.firm, firm)
         self.low = max(self.low, reached)
         self.promise = Promise(self._promised(self.firm))
@@ -194,11 +194,11 @@ class Watermark:
         return low if low == LOWEST else low - self._output_delay
 
     def apply(self) -> None:
-        """The checkpoint holds."""
+        """Make the marks permanent: the checkpoint was committed."""
         self._before = (self.low, self.firm, dict(self.highs), self.promise)
 
     def rollback(self) -> None:
-        """The marks since the last checkpoint never were."""
+        """Undo the marks since the last checkpoint."""
         self.low, self.firm, highs, self.promise = self._before
         self._ended = False
         self.highs = dict(highs)

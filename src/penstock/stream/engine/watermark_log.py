@@ -1,9 +1,9 @@
-"""How event time comes from one computation to the next: its tasks report how far they are, in ``<computation>.low``.
+"""How event time passes from one computation to the next: tasks report how far they are, in ``<computation>.low``.
 
 Records of several tasks meet in the partitions of the next computation, some early and some late, so the newest event
-time there says little. A report does: "behind these offsets of my output partitions I write nothing older than this".
+time there says little. A report does: "after these offsets of my output partitions I write nothing older than this".
 A reader applies it when it has processed its partition up to the offset in the report, and never goes beyond the least
-of what all tasks of all writers have reported by then. A task that has reported nothing holds its readers.
+of what all tasks of all writers have reported by then. A task that has reported nothing holds its readers back.
 
 A report is written when its offsets are known: in a transaction after the one with the outputs it speaks of. It stays
 true whatever happens in between, so a crash only delays it.
@@ -29,24 +29,24 @@ if TYPE_CHECKING:
 
 EVERY = 0.2  # seconds between two reports of a task
 AGAIN = 600.0  # seconds after which an unchanged report is written again, so that retention never takes the last one
-ALL = -1  # in place of a task's number: no report from before holds any more
+ALL = -1  # in place of a task's number: earlier reports do not hold any more
 
 Ends = Mapping[str, Sequence[int]]  # by stream: an offset in each of its partitions
 
 
 @prepared
 class WatermarkReport(msgspec.Struct, array_like=True, frozen=True):
-    """One record of such a log: what one task promises to those that read its outputs."""
+    """One record of such a log: what one task promises to the readers of its outputs."""
 
     task: int
-    low: Micros  # nothing older comes
-    ends: Ends  # ... behind these offsets
+    low: Micros  # nothing older will be written
+    ends: Ends  # ... after these offsets
     tasks: int  # how many the computation has
     topology: str
-    idle_low: Micros | None = None  # nothing older comes while the inputs in ``silent`` stay silent
+    idle_low: Micros | None = None  # nothing older will be written while the inputs in ``silent`` stay silent
     silent: tuple[SilentInput, ...] = ()
     reached: Micros = LOWEST  # the task's own watermark, for its next owner
-    inputs: tuple[str, ...] = ()  # what the computation reads: whoever owns them speaks for it
+    inputs: tuple[str, ...] = ()  # what the computation reads: the owner of these partitions reports for it
     is_read: bool = True  # whether its outputs are read in its topology
 
 
@@ -64,7 +64,7 @@ def has_reports(node: Node) -> bool:
 
 
 def _remembers(node: Node) -> bool:
-    """Whether nothing else keeps what silence has decided: several inputs and no state."""
+    """Whether only reports store what silence has decided: several inputs and no state."""
     return len(node.inputs) > 1 and not node.computation.keeps
 
 
@@ -76,12 +76,12 @@ def reports_time(topology: Topology, node: Node) -> bool:
 
 
 def encoded(reports: Iterable[WatermarkReport]) -> NewRecords:
-    """Reports as records."""
+    """Encode reports as records."""
     return NewRecords([msgspec.msgpack.encode(report) for report in reports])
 
 
 def decoded(payload: bytes, partition: Partition, offset: int) -> WatermarkReport:
-    """A record as a report."""
+    """Decode a record as a report."""
     try:
         return _DECODER.decode(payload)
     except msgspec.MsgspecError as cause:
@@ -109,15 +109,15 @@ class WatermarkPublisher:
         self.must_announce = False  # before anything is produced
 
     def resume(self, last: Mapping[int, WatermarkReport]) -> None:
-        """Take up what the tasks of the computation have reported before."""
+        """Continue from what the tasks of the computation reported before."""
         mine = self._published = last.get(self._task)
-        # Readers must not take a task that comes back for ended, nor overlook one that was not there before.
+        # Readers must not take a returning task for ended, nor overlook a new one.
         self.must_announce = (mine is not None and mine.low == END) or any(
             (report.tasks, report.topology) != (self._tasks, self._topology) for report in last.values()
         )
 
     def offer(self, promise: Promise, reached: Micros, ends: Ends) -> None:
-        """What holds after a checkpoint."""
+        """Offer what holds after a checkpoint."""
         low, idle_low, silent = promise
         report = WatermarkReport(
             self._task, low, ends, self._tasks, self._topology, idle_low, silent, reached, self._inputs
@@ -134,12 +134,12 @@ class WatermarkPublisher:
         return (report.low, report.idle_low, report.silent) == (other.low, other.idle_low, other.silent)
 
     def due(self, *, now: bool = False) -> WatermarkReport | None:
-        """The report that is to be written with the next transaction; it counts with :meth:`committed`."""
+        """The report to write with the next transaction; it counts from :meth:`committed` on."""
         self._sent = self._pending if now or self.wait() <= 0 else None
         return self._sent
 
     def remember(self, reached: Micros) -> WatermarkReport | None:
-        """With the transaction of a checkpoint: how far its watermark has come, if that is not known from before."""
+        """The report of the watermark to write with a checkpoint's transaction, unless an earlier one says it."""
         before = self._sent or self._published
         if reached == LOWEST or (before is not None and before.reached >= reached):
             return None
@@ -149,14 +149,14 @@ class WatermarkPublisher:
         return self._sent
 
     def wait(self) -> float:
-        """How many seconds the next report still has to wait; endless if there is none."""
+        """Seconds until the next report may be written; infinite if there is none."""
         now = time.monotonic()
         if self._pending is None and self._published is not None and self._published_at + AGAIN < now:
             self._pending = self._published
         return float("inf") if self._pending is None else self._published_at + EVERY - now
 
     def committed(self) -> None:
-        """The transaction happened."""
+        """Note that the transaction was committed."""
         if self._sent is not None:
             if self._pending is not None and self._is_same(self._pending, self._sent):
                 self._pending = None
@@ -165,12 +165,12 @@ class WatermarkPublisher:
             self.must_announce = False
 
     def rollback(self) -> None:
-        """It did not; what is pending still is."""
+        """Note that the transaction failed: its report is still pending."""
         self._sent = None
 
 
 class WatermarkGate:
-    """How far one input partition may count at each position: by what its writers had reported when they wrote it."""
+    """How far event time is at each position of an input partition: what its writers had reported by then."""
 
     def __init__(self, partition: Partition, writers: Mapping[str, int], former: Collection[str] = ()) -> None:
         """``writers``: computations, and how many tasks each has at least; ``former``: those that no longer run."""
@@ -182,7 +182,7 @@ class WatermarkGate:
         self._ahead: dict[tuple[str, int], deque[tuple[int, WatermarkReport]]] = {}
 
     def feed(self, writer: str, report: WatermarkReport) -> None:
-        """A report, in the order of their log."""
+        """Take a report, in the order of their log."""
         if report.task == ALL:
             for task in range(self._tasks[writer]):
                 self._add(writer, task, report)
@@ -199,7 +199,7 @@ class WatermarkGate:
         ahead.append((end, report))
 
     def at(self, position: int) -> Iterator[tuple[str, int, WatermarkReport | None]]:
-        """What each task of each writer had reported when it wrote up to a position; None: nothing."""
+        """What each task of each writer had reported when it wrote up to a position, or None if nothing."""
         for writer, tasks in self._tasks.items():
             for task in range(tasks):
                 report = self._applied.get((writer, task))
@@ -213,7 +213,7 @@ class WatermarkGate:
                 yield writer, task, report
 
     def passed(self, position: int) -> None:
-        """Everything before a position is committed: reports from before are not needed any more."""
+        """Forget the reports from before a position: everything before it is committed."""
         for place, ahead in self._ahead.items():
             while ahead and ahead[0][0] <= position:
                 self._applied[place] = ahead.popleft()[1]

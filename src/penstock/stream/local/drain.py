@@ -1,7 +1,7 @@
 """Exact draining: by captured end offsets, one computation after the other in the order of the topology.
 
 The ends of a computation's inputs are captured when everything before it has ended, so nothing that was there when the
-drain began is missed, and nobody waits for silence.
+drain began is missed, and no one has to wait for silence.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class DrainTarget(Protocol):
         """Stop all instances from reading, so that no partition moves, or let them go on. Returns False if too slow."""
 
     def finish(self, node: Node, final: bool, seconds: float) -> bool:
-        """Let all instances do what the end of the input means, then end them. Returns False if not in time."""
+        """Let all instances finish at the end of the input, then end them. Returns False if not in time."""
 
 
 def drain(store: LogStore, topology: ResolvedTopology, target: DrainTarget, *, final: bool, seconds: float) -> bool:
@@ -66,7 +66,7 @@ def _drain_one(
         if _is_ready(topology, target, node) and all(
             _is_read(store, node, stream, ends) for stream in node.inputs.values()
         ):
-            # Partitions may be on the way from one instance to another: only what stands still can be finished.
+            # Partitions may be on their way from one instance to another: freeze them before finishing.
             if target.freeze(node, True, left) and _is_ready(topology, target, node):
                 return target.finish(node, final, left)
             target.freeze(node, False, left)
@@ -105,7 +105,7 @@ def is_empty(store: LogStore, place: Partition, start: int, end: int) -> bool:
 def is_done(
     store: LogStore, topology: ResolvedTopology, moment: Micros, lows: dict[str, list[Micros]], waits: dict[str, bool]
 ) -> bool:
-    """Whether everything up to an event time has gone through: looked at in the order of the topology.
+    """Whether everything up to an event time has gone through, checked in the order of the topology.
 
     A computation has done its part when its inputs are read to their ends, or its watermark has passed the moment, and
     no event-time timer up to the moment waits (``waits``).

@@ -1,4 +1,4 @@
-"""How far the inputs of a thread's tasks count: what their writers have reported, and which of them are silent."""
+"""How far event time is in the inputs of a thread's tasks: their writers' reports, and which inputs are silent."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class StoreEventTime:
     """Reads the reports of the writers of a computation's inputs, and where its inputs end."""
 
     def __init__(self, store: LogStore, topology: ResolvedTopology, node: Node) -> None:
-        """Of a computation; its tasks come later."""
+        """Start without tasks; :meth:`add` brings them."""
         self._store = store
         self._node = node
         self._topology = topology.topology
@@ -33,11 +33,11 @@ class StoreEventTime:
         self._end_former_at = time.monotonic() if topology.writers.former else float("inf")
 
     def add(self, index: int) -> None:
-        """A task arrives."""
+        """Add a task."""
         self._reader.add(index)
 
     def drop(self, index: int) -> None:
-        """A task leaves."""
+        """Remove a task."""
         self._reader.drop(index)
 
     def close(self) -> None:
@@ -45,9 +45,9 @@ class StoreEventTime:
         self._reader.close()
 
     def observe(self, tasks: Collection[Task], positions: Positions, now: Micros) -> Mapping[int, Silent]:
-        """Set how far the inputs count that other computations write; returns which of those from outside are silent.
+        """Set how far event time is in inputs that other computations write. Returns the silent ones from outside.
 
-        After the records were read: what waits in a log now must not be made late.
+        Called after the records were read: records that wait in a log must not become late.
         """
         # To a task with one input and no readers it makes no difference whether that is silent.
         concerned = [task for task in tasks if task.publisher is not None or len(task.watermark.highs) > 1]
@@ -79,14 +79,14 @@ class StoreEventTime:
         return silent
 
     def passed(self, tasks: Collection[Task], positions: Positions) -> None:
-        """Tasks have committed these positions: what was reported before them is not needed any more."""
+        """Forget reports from before these positions: tasks have committed them."""
         for task in tasks:
             mine = {partition.log: at for partition, at in positions.items() if partition.index == task.index}
             self._reader.passed(task.index, mine)
 
 
 def guess_time(task: Task, store: LogStore, node: Node) -> None:
-    """Without stored state: event time was at least where the last records are that were committed."""
+    """The event time of a task without stored state: at least that of its last committed records."""
     if not store.capabilities.dense:
         return  # finding them would take longer than waiting for the next
     for name, stream in node.inputs.items():

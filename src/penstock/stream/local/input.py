@@ -68,7 +68,7 @@ class Input:
         return True
 
     def drop(self, index: int) -> None:
-        """Let the other inputs of a task go."""
+        """Close the other inputs of a task."""
         follower = self._followers.pop(index, None)
         if follower is not None:
             follower.close()

@@ -46,7 +46,7 @@ class Message(msgspec.Struct):
 
     @property
     def patience(self) -> float:
-        """How long doing it may take, in seconds, besides answering."""
+        """How long the work may take, in seconds, besides answering."""
         return self.number if self.do in ("stop", "freeze", "finish") else 0.0
 
 
@@ -113,7 +113,7 @@ class Process:
         return self._child.poll() is None
 
     def ask(self, message: Message) -> Message:
-        """Tell it something and wait for the answer; raises if it is dead, and ends one that says nothing."""
+        """Send a request and wait for the answer. Raises if the process is dead; kills one that does not answer."""
         with self._lock:
             self._send(message)
             return self._receive(ANSWER_SECONDS + message.patience)
@@ -131,7 +131,7 @@ class Process:
             return False
         finally:
             if self._child.stdout is not None:
-                with self._lock:  # somebody may wait for an answer; its end is one
+                with self._lock:  # a caller may wait for an answer; the end is one
                     self._child.stdout.close()
         return True
 
@@ -177,7 +177,7 @@ class Process:
 
 
 def run() -> None:
-    """What the process is started with."""
+    """The entry point of the process."""
     # What computations print must not come between the answers.
     own = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)

@@ -101,7 +101,7 @@ class ProcessRunner(Runner):
         return self
 
     def _first(self, number: int) -> Process:
-        """A process when the runner starts; one that dies before it has answered is started again."""
+        """Start a process with the runner; restart it if it dies before it has answered."""
         for attempt in range(1, STARTS):
             try:
                 return Process(number, self._beginning)
@@ -112,7 +112,7 @@ class ProcessRunner(Runner):
         return Process(number, self._beginning)
 
     def _watch(self) -> None:
-        """Start processes again that have ended."""
+        """Restart processes that have ended."""
         failed = [0] * self._count
         while not self._stopping.wait(0.05):
             for number, process in enumerate(list(self._processes)):
@@ -132,7 +132,7 @@ class ProcessRunner(Runner):
                 self._again(number)
 
     def _again(self, number: int) -> None:
-        """Start a process again, as far as the runner has come; if that fails, the watcher tries once more."""
+        """Restart a process at the runner's current stage. If that fails, the watcher tries again."""
         beginning = msgspec.structs.replace(self._beginning, leave_out=sorted(self._ended_nodes))
         try:
             process = Process(number, beginning)
@@ -249,7 +249,7 @@ class ProcessRunner(Runner):
         return drain.is_done(self.store, self.resolved, at, lows, waits)
 
     def _answers(self, message: Message, *, without: Collection[Process] = ()) -> Iterator[tuple[Process, Message]]:
-        """What the processes answer; one that is dead says nothing, and is started again."""
+        """The answers of the processes; a dead one gives none, and is restarted."""
         for process in list(self._processes):
             if process not in without:
                 with contextlib.suppress(StoreUnavailable):
@@ -282,7 +282,7 @@ class ProcessRunner(Runner):
         return sum(len(status.partitions) for status in self._of(node))
 
     def freeze(self, node: Node, on: bool, seconds: float) -> bool:
-        """All processes read nothing, or go on."""
+        """Stop all processes from reading, or let them go on."""
         return self._freeze(node, on, seconds, ended=())
 
     def _freeze(self, node: Node, on: bool, seconds: float, *, ended: Collection[Process]) -> bool:
@@ -291,7 +291,7 @@ class ProcessRunner(Runner):
         return all(process in frozen or process in ended for process in self._processes)
 
     def finish(self, node: Node, final: bool, seconds: float) -> bool:
-        """All processes do what the end of the input means, and only then give their partitions back."""
+        """Let all processes finish at the end of the input, and only then give their partitions back."""
         deadline = time.monotonic() + seconds
         ended: set[Process] = set()
         while True:
@@ -305,7 +305,7 @@ class ProcessRunner(Runner):
                 if all(process in ended for process in self._processes):
                     self._ended_nodes.add(node.name)
                     return True
-            # One has died. Whoever comes instead gets its partitions, and those that the others have let go.
+            # One has died. Its successor gets its partitions, and those that the others have released.
             if not self._stands_still(node, ended, deadline):
                 return False
 
@@ -325,7 +325,7 @@ class ProcessRunner(Runner):
 
 
 def number_of_run(store: LogStore, topology: str) -> int:
-    """A number above that of every run of the topology before, whatever the clocks say."""
+    """A number above that of every earlier run of the topology, whatever the clocks say."""
     number, step = store.now(), 1
     while store.transact(Commit([], [], producer=f"{topology}.runs", sequence=number)).duplicate:
         number, step = number + step, 2 * step

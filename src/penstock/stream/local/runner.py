@@ -33,7 +33,7 @@ class LocalRunner(Runner):
     """
 
     def __init__(self, topology: Topology, store: LogStore, **options: Any) -> None:
-        """Check the topology against the store, and what is kept of it; nothing runs before :meth:`start`."""
+        """Check the topology against the store and the stored state. Nothing runs before :meth:`start`."""
         check_runner_arguments("LocalRunner", topology, store)
         self.topology = topology
         self.store = store
@@ -129,7 +129,7 @@ class LocalRunner(Runner):
         self._over.set()
 
     def stop_computation(self, name: str, timeout: Duration = "30s") -> bool:
-        """Stop the threads of one computation; True also if it does not run."""
+        """Stop the threads of one computation. Returns True also if it does not run."""
         self._node(name)
         with self._lock:
             threads = self._threads.get(name, [])
@@ -152,7 +152,7 @@ class LocalRunner(Runner):
             self._begin(node)
 
     def reset(self, name: str) -> None:
-        """Forget what a computation has read and kept: it starts over. Its outputs stay. It must not run anywhere."""
+        """Forget a computation's offsets and state: it starts over. Its outputs stay. It must not run anywhere."""
         node = self._node(name)
         with self._lock:
             if any(not thread.ended for thread in self._threads.get(name, [])):
@@ -162,7 +162,7 @@ class LocalRunner(Runner):
     # --- asking ------------------------------------------------------------------------------------
 
     def status(self) -> list[Status]:
-        """What every thread does."""
+        """The status of every thread."""
         return [thread.status for thread in self._all()]
 
     def watermark(self, computation: str | None = None) -> datetime | None:
@@ -182,7 +182,7 @@ class LocalRunner(Runner):
         return lows, {node.name: self._waits(node, until) for node in self.resolved.order}
 
     def _lows(self, node: Node) -> list[Micros]:
-        """The watermarks of the partitions here; one that has never had a record holds nobody back."""
+        """The watermarks of the partitions here. A partition that never had a record does not hold event time back."""
         tasks = [task for thread in self._threads.get(node.name, []) for task in thread.tasks]
         lags = [self.store.lags(stream, node.name) for stream in node.inputs.values()]
         return [
@@ -217,7 +217,7 @@ class LocalRunner(Runner):
         return all(thread.quiet for thread in self._threads.get(node.name, []))
 
     def has_failed(self, node: Node) -> bool:
-        """Whether all hope is lost: a thread has failed, or none runs."""
+        """Whether a thread has failed, or none runs."""
         threads = self._threads.get(node.name, [])
         return not threads or any(thread.status.state == "failed" for thread in threads) or all(
             thread.ended for thread in threads
@@ -249,7 +249,7 @@ class LocalRunner(Runner):
             thread.release()
 
     def finish_holding(self, node: Node, final: bool, seconds: float) -> bool:
-        """Let all threads do what the end of the input means; none gives its partitions back before all have."""
+        """Let all threads finish at the end of the input; none gives its partitions back before all have."""
         threads = self._threads.get(node.name, [])
         for thread in threads:
             thread.finish(final)

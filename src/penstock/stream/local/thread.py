@@ -34,14 +34,14 @@ from penstock.tracing import Tracing
 
 logger = logging.getLogger("penstock.stream")
 
-LOOK = 0.1  # seconds after which a waiting thread looks around
-HOLD = 0.02  # seconds to wait for partitions that another one has not given back yet
+LOOK = 0.1  # seconds after which a waiting thread checks its orders
+HOLD = 0.02  # seconds to wait for partitions that another thread has not given back yet
 UNSEEN = 120.0  # seconds to wait for what a dead process has committed to become visible
 AHEAD = 500  # records that may come while a thread waits to try one again
 
 
 class Control:
-    """What a thread is to do, set by its runner."""
+    """What a thread should do, set by its runner."""
 
     def __init__(self) -> None:
         """Nothing yet."""
@@ -104,7 +104,7 @@ class Membership:
             self._pause(engine.retrying.wait)
 
     def _read(self) -> int:
-        """Read, and feed the engine; returns how many records."""
+        """Read, and feed the engine. Returns how many records."""
         wait = 0.0 if self._control.is_frozen else self.engine.wait(LOOK)
         try:
             batches = self._input.read(self._settings.read, timedelta(seconds=wait))
@@ -199,9 +199,9 @@ class Membership:
     # --- partitions come and go --------------------------------------------------------------------------
 
     def _welcome(self) -> bool:
-        """Restore the tasks that have arrived; those whose other inputs are still held elsewhere wait.
+        """Restore the tasks that were assigned. Those whose other inputs are still held elsewhere wait.
 
-        Returns whether what was reported of some of them has to be replaced at once.
+        Returns whether reports of some of them have to be replaced at once.
         """
         welcomed = [task for index in list(self._arrived) if (task := self._begin(index)) is not None]
         self.status.partitions = sorted(self.engine.tasks)
@@ -235,14 +235,14 @@ class Membership:
         return task
 
     def _restored(self, task: Task) -> dict[str, int]:
-        """Bring back what a task keeps; returns the input offsets (by stream) that go with it."""
+        """Restore a task's state. Returns the input offsets (by stream) that go with it."""
         if task.changelog is None:
             guess_time(task, self._store, self._node)
             return {}
         return restore_task(self._store, task, self._node)
 
     def _revoked(self, indexes: list[int]) -> None:
-        """Partitions go to another member: what was done with them is committed first."""
+        """Commit the work on partitions that go to another member."""
         try:
             if self.engine.tasks and not self._has_left:
                 # What was read but not begun is left to the next owner; only what is done is committed.
@@ -270,7 +270,7 @@ class Membership:
             self.commit(checkpoint)
 
     def leave(self, *, graceful: bool) -> None:
-        """Give the partitions back; ``graceful``: with a last checkpoint."""
+        """Give the partitions back, if ``graceful`` after a last checkpoint."""
         try:
             if not graceful:
                 self.engine.abandon()
@@ -284,7 +284,7 @@ class Membership:
             self.status.partitions = []
 
     def finish(self, final: bool) -> bool:
-        """The input has ended: do what that means. Returns False if the thread is to stop before that is done."""
+        """Finish the work at the end of the input. Returns False if the thread has to stop before that."""
         self.engine.end_input(final)
         while not self.engine.has_ended:
             checkpoint = self.engine.step(idle=True)
@@ -299,7 +299,7 @@ class Membership:
 
 
 class StreamThread:
-    """One thread of a computation; a membership that fails is followed by another, after a pause."""
+    """One thread of a computation. When a membership fails, another follows after a pause."""
 
     def __init__(
         self, store: LogStore, topology: ResolvedTopology, node: Node, number: int, settings: Settings
@@ -312,7 +312,7 @@ class StreamThread:
         self.status = Status(node.name, number)
         self.control = Control()
         self.frozen = threading.Event()  # it reads nothing: no partition comes or goes
-        self.finished = threading.Event()  # all is done that finishing means; partitions are still held
+        self.finished = threading.Event()  # finishing is done; partitions are still held
         self.released = threading.Event()
         self._membership: Membership | None = None
         self._rng = random.Random()
@@ -351,7 +351,7 @@ class StreamThread:
         self._interrupt()
 
     def finish(self, final: bool) -> None:
-        """Its input has ended and it is frozen: do what is left, and hold the partitions until :meth:`release`."""
+        """Do what is left once the input has ended; hold the partitions until :meth:`release`. The thread is frozen."""
         self.control.finishing = final
         self._interrupt()
 
@@ -380,7 +380,7 @@ class StreamThread:
 
     @property
     def quiet(self) -> bool:
-        """Whether, as a source, it has nothing to do now: it was started, and no timer is due."""
+        """Whether a source has nothing to do now: it was started, and no timer is due."""
         return self._membership is None or self._membership.is_quiet
 
     def _run(self) -> None:
@@ -401,7 +401,7 @@ class StreamThread:
                     self._note("failed", failed_at(self.node.name, error))
                     return
                 if self.control.finishing is not None:
-                    self._note("failed", error)  # another membership would have nothing to finish
+                    self._note("failed", error)  # another membership has nothing to finish
                     return
                 failed_in_a_row = 1 if self.status.checkpoints > before else failed_in_a_row + 1
                 self._note("restarting", error)
