@@ -127,7 +127,7 @@ def reset_(
     computation: Annotated[str, typer.Argument(help="Which computation.")],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
-    """Forget what a computation has read and kept, so that it starts over; its outputs stay."""
+    """Forget a computation's offsets and state, so that it starts over; its outputs stay."""
     loaded = _topology(topology)
     if computation not in loaded.nodes:
         raise unknown(computation, loaded.nodes, "computation", loaded.name)

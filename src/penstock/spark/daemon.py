@@ -1,4 +1,4 @@
-"""Spark's worker daemon with Penstock imported: its workers are forks, and every plan, task and commit is one of them.
+"""Spark's worker daemon with Penstock imported: every plan, task and commit runs in a fork of it.
 
 Nothing that starts threads may be imported here (Arrow, numpy and pandas do), for only one thread survives a fork.
 """
@@ -13,7 +13,7 @@ import penstock.spark.datasource.log_writer
 import penstock.spark.datasource.source
 import penstock.spark.runner.task
 
-# What a worker of ours needs first.
+# The modules that our workers need first.
 NEEDED = (
     pyspark.sql.types,
     penstock.log.drivers.files,

@@ -1,4 +1,4 @@
-"""From a page of JVM stack to the error that Penstock raised: in a worker, its words are all that is left of it."""
+"""Find the error that Penstock raised in Spark's stack traces; of an error in a worker only the text survives."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LONGEST = 300  # characters of what Spark says
 
 
 def explain(error: BaseException | None) -> PenstockError | None:
-    """The Penstock error inside an error of Spark's (also of ``query.exception()``), or None if there is none."""
+    """Find the Penstock error inside Spark's (or ``query.exception()``). Returns None if there is none."""
     while error is not None:
         if isinstance(error, PenstockError):
             return error
@@ -34,7 +34,7 @@ def explain(error: BaseException | None) -> PenstockError | None:
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """Around calls of Spark: raises what Penstock said, in one line, in place of Spark's account of it."""
+    """Wrap calls of Spark: raise Penstock's own error, in one line, instead of Spark's stack trace."""
     try:
         yield
     except PenstockError:
@@ -48,7 +48,7 @@ def plain_errors() -> Iterator[None]:
 
 @contextmanager
 def spark_errors(what: str) -> Iterator[None]:
-    """Around a query that is all our own: also what Spark itself says comes as one line."""
+    """Wrap a query that is entirely ours: Spark's own errors become one line, too."""
     try:
         with plain_errors():
             yield
@@ -61,7 +61,7 @@ def spark_errors(what: str) -> Iterator[None]:
 
 
 def one_line(error: BaseException) -> str:
-    """The sentence that says what is wrong, without names of classes and stacks."""
+    """The sentence that names the cause, without class names and stacks."""
     texts = [text for name, text in _SPARKS.findall(str(error)) if name not in _WRAPPINGS]
     if texts:
         return _short(texts[-1])

@@ -55,7 +55,7 @@ class QueryMetrics(StreamingQueryListener):
         spark.streams.addListener(self)
 
     def close(self) -> None:
-        """Listen no longer."""
+        """Stop listening."""
         self._spark.streams.removeListener(self)
 
     def state(self) -> HealthState:
@@ -63,7 +63,7 @@ class QueryMetrics(StreamingQueryListener):
         return HealthState(True, True)
 
     def snapshot(self) -> Snapshot:
-        """The values now."""
+        """The current values."""
         snapshot = Snapshot()
         with self._lock:
             snapshot.add("penstock_spark_queries", (), len(self._running))
@@ -82,12 +82,12 @@ class QueryMetrics(StreamingQueryListener):
     # --- for Spark -----------------------------------------------------------------------------------
 
     def onQueryStarted(self, event: Any) -> None:
-        """A query starts."""
+        """Count a query that starts."""
         with self._lock:
             self._running[str(event.runId)] = self._names(event.name or "unnamed")
 
     def onQueryProgress(self, event: Any) -> None:
-        """A micro-batch has ended."""
+        """Count a micro-batch that has ended."""
         progress = event.progress
         seconds = progress.durationMs.get("triggerExecution", 0) / 1000
         with self._lock:
@@ -100,10 +100,10 @@ class QueryMetrics(StreamingQueryListener):
             query.watermark = _watermark(progress.eventTime)
 
     def onQueryIdle(self, event: Any) -> None:
-        """There was nothing to do."""
+        """Note that there was nothing to do."""
 
     def onQueryTerminated(self, event: Any) -> None:
-        """A query has ended, by itself or with an error."""
+        """Count a query that has ended, by itself or with an error."""
         with self._lock:
             name = self._running.pop(str(event.runId), "unnamed")
             if event.exception:
@@ -113,13 +113,13 @@ class QueryMetrics(StreamingQueryListener):
 
 
 def _behind(sources: list[Any]) -> int | None:
-    """What is left to read, or None where no source is ours."""
+    """The records left to read, or None if no source is ours."""
     known = [left for source in sources if source.latestOffset and (left := _left(source)) is not None]
     return sum(known) if known else None
 
 
 def _left(source: Any) -> int | None:
-    """Of one source; Spark does not name it, but our offsets have a shape of their own."""
+    """The records left in one source. Spark does not name it; our offsets are known by their shape."""
     latest, end = (msgspec.json.decode(text or "null") for text in (source.latestOffset, source.endOffset))
     if not isinstance(latest, dict) or not isinstance(end, dict) or "id" not in latest:
         return None

@@ -39,7 +39,7 @@ def session(
     """The session of this process, made with Penstock's settings if there is none yet.
 
     ``master`` is by default what spark-submit says, else ``local[*]``. ``settings`` are Spark's own and win over ours.
-    A session that exists is given as it is, with those of our settings that can still be changed.
+    An existing session is returned, with those of our settings that can still be changed.
     """
     check_installed()
     from pyspark import SparkContext
@@ -67,7 +67,7 @@ def session(
     if where is not None:
         builder = builder.master(where)
         if where.startswith("local") and not where.startswith("local-cluster"):
-            # No other host has to find us.
+            # No other host has to reach us.
             chosen.setdefault("spark.driver.host", "127.0.0.1")
             chosen.setdefault("spark.driver.bindAddress", "127.0.0.1")
     for name, value in chosen.items():
@@ -76,13 +76,13 @@ def session(
 
 
 def check_installed() -> None:
-    """Raise with what to install where there is no Spark."""
+    """Raise if Spark is missing; the error says what to install."""
     if importlib.util.find_spec("pyspark") is None:
         raise MissingExtra("Spark is not installed.", hint='Run: pip install "penstock[spark]"')
 
 
 def check_java() -> int:
-    """The version of the Java that Spark would start; raises with what to install if there is none that will do."""
+    """The version of Spark's Java. Raises if it is missing or too old; the error says what to install."""
     home = os.environ.get("JAVA_HOME")  # noqa: TID251 - where Spark looks for it
     java = shutil.which("java") if not home else str(Path(home) / "bin" / "java")
     wanted = f"Install Java {JAVA} or newer (Debian and Ubuntu: apt install openjdk-{JAVA}-jre-headless)"

@@ -45,9 +45,9 @@ def queues_at(url: str) -> QueueStore:
 
 
 def _there(location: Location, path: Path, what: str, make: str) -> int:
-    """The number of the store's file: one created again has another, and is not what a handle that was kept has open.
+    """The inode of the store's file. A re-created store has another one, so a cached handle to the old is not reused.
 
-    Opening would make a store that is missing: an empty one, on the wrong machine or under the wrong name.
+    Raises if the file is missing: opening would create an empty store, on the wrong machine or under the wrong name.
     """
     try:
         return path.stat().st_ino

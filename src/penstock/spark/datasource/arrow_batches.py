@@ -22,7 +22,7 @@ _FIRST, _LAST = (to_micros(from_micros(micros)) for micros in (-(1 << 62), 1 << 
 
 
 def arrow_fields(schema: StructType, known: Mapping[str, str], payload: Iterable[str] = ()) -> pa.Schema:
-    """The Arrow schema that Spark expects; it may be one that the user gave, so see that it is one of ours."""
+    """The Arrow schema that Spark expects. The user may have given it, so check that it is one of ours."""
     chosen_columns((*known, *payload), schema.fieldNames())
     for rank, field in enumerate(schema.fields):
         if field.name in schema.fieldNames()[:rank]:
@@ -38,7 +38,7 @@ def arrow_fields(schema: StructType, known: Mapping[str, str], payload: Iterable
 
 
 def in_calendar(times: pa.Array) -> pa.Array:
-    """Times that Python can show: what lies outside of the calendar as one in its first or last year.
+    """Clamp times to those that Python can show: a time outside the calendar goes to its first or last year.
 
     Spark cannot hand its very first day to Python, so it is the second.
     """
@@ -76,7 +76,7 @@ def _one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def header_maps(blobs: pa.Array) -> pa.Array:
-    """Headers as a log keeps them (msgpack, or nothing) as maps; text comes as its bytes."""
+    """Decode a log's headers (msgpack, or nothing) into maps; text becomes bytes."""
     if blobs.null_count == len(blobs):
         return pa.nulls(len(blobs), _HEADERS)
     maps = [
@@ -92,7 +92,7 @@ def header_maps(blobs: pa.Array) -> pa.Array:
 
 
 def header_blobs(maps: pa.Array) -> pa.Array | None:
-    """The way back: what a log keeps; values that are text are text again. None if nobody has any."""
+    """Encode maps as a log stores headers; UTF-8 values become text again. None if no record has headers."""
     if maps.null_count == len(maps):
         return None
     blobs = []

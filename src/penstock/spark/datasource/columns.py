@@ -16,12 +16,12 @@ LOG_COLUMNS: dict[str, str] = {
     "value": "BINARY NOT NULL",
     "headers": "MAP<STRING, BINARY>",
 }
-# The name is known to whoever asked, and as a column it costs as much as a short key.
+# The caller knows the name, and as a column it costs as much as a short key.
 ON_DEMAND = frozenset({"log"})
 
 
 def chosen_columns(known: Iterable[str], wanted: Sequence[str] | None) -> list[str]:
-    """The names asked for, or all that come unasked."""
+    """The requested columns, or the default ones."""
     names = list(known)
     if wanted is None:
         return [name for name in names if name not in ON_DEMAND]

@@ -1,8 +1,8 @@
 """Reading a log: ranges of offsets as Arrow batches, for a batch or micro-batch by micro-batch.
 
 The driver asks the store where the log begins and ends and deals out ranges; tasks read theirs and nothing else, so
-what a batch holds is fixed before it runs, and a repeated one holds the same. Offsets mean something in the log they
-are of only, so whatever keeps some (a checkpoint, a task) also keeps the identity of the log.
+what a batch holds is fixed before it runs, and a repeated one holds the same. Offsets are valid
+in one log only, so whatever stores them (a checkpoint, a task) also stores the identity of the log.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ class LogRange(InputPartition):
 
 
 class _LogRanges:
-    """What batch and stream share: the options, the places, and the reading of a range."""
+    """The common part of batch and stream: options, positions, and the reading of a range."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
-        """Of one log; raises for a log that is not there."""
+        """Read one log. Raises if it does not exist."""
         self.options = options
         self.log = options.needs_log()
         self.payloads = Payloads.of(options, schema)
@@ -64,7 +64,7 @@ class _LogRanges:
         return logs_at(self.options.url).identity(self.log)
 
     def bounds(self) -> dict[int, Bounds]:
-        """What the chosen partitions hold."""
+        """The bounds of the chosen partitions."""
         bounds = logs_at(self.options.url).bounds(self.log)
         chosen = self.options.partitions
         for index in chosen or ():
@@ -100,9 +100,9 @@ class _LogRanges:
         return {index: store.offset_at(Partition(self.log, index), moment).value for index in bounds}
 
     def ranges(self, identity: str, starts: Mapping[int, int], stops: Mapping[int, int]) -> list[InputPartition]:
-        """Tasks for what lies between; raises for what is no longer there, or leaves it out if that was allowed.
+        """Tasks for the records in between. Records that are gone raise, or are left out if the options allow it.
 
-        Of all partitions, chosen or not: a batch that was begun stays what it was, and has nothing of those left out.
+        It covers all partitions, chosen or not: a batch that was begun stays as it was.
         """
         bounds = {partition.partition: partition for partition in logs_at(self.options.url).bounds(self.log)}
         skip = self.options.lost == "skip"
@@ -129,7 +129,7 @@ class _LogRanges:
         return [LogRange(identity, *piece) for piece in _split(pieces, self.options.tasks or 0)]
 
     def cut(self, index: int, start: int, stop: int) -> list[tuple[int, int]]:
-        """The ranges that have to be read of one."""
+        """The parts of a range that have to be read."""
         return [(start, stop)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -139,7 +139,9 @@ class _LogRanges:
             self._check_same(store, partition)
             for batch in merged(self._records(store, partition)):
                 yield self._shaped(batch)
-            self._check_same(store, partition)  # it may have gone meanwhile, and what was read is of another
+            self._check_same(
+                store, partition
+            )  # the log may have been replaced meanwhile, and the records be of another
 
     def _check_same(self, store: LogStore, wanted: LogRange) -> None:
         if is_another(wanted.identity, store.identity(self.log)):
@@ -200,17 +202,17 @@ class LogReader(_LogRanges, DataSourceReader):
 
 
 class FilteringLogReader(LogReader):
-    """The same, less what the filters of the query rule out: by partition, by offset and by time."""
+    """A log reader that skips what the query's filters rule out: by partition, offset and time."""
 
     filters: tuple[Filter, ...] = ()
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Remember them; Spark looks at the rows that are left once more."""
+        """Remember the filters. Spark applies them again to the rows that are left."""
         self.filters = tuple(filters)
         return filters
 
     def cut(self, index: int, start: int, stop: int) -> list[tuple[int, int]]:
-        """Of a range of one partition, the ranges that may hold rows which match."""
+        """The parts of a range that may hold matching rows."""
         chosen = values_of(self.filters, "partition")
         low, high = span_of(self.filters, "offset").within(start, stop)
         if low >= high or (chosen is not None and index not in chosen):
@@ -236,11 +238,11 @@ class LogStreamReader(_LogRanges, DataSourceStreamReader, SupportsTriggerAvailab
         return self._offset(self.identity(), self.place("start", self.options.start or "earliest"))
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """How much of it at a time."""
+        """How much a batch reads."""
         return ReadAllAvailable() if self.options.limit is None else ReadMaxRows(self.options.limit)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Only what is there now."""
+        """Stop at the current end."""
         self._final = self._ends()
 
     def reportLatestOffset(self) -> dict[str, Any]:
@@ -248,7 +250,7 @@ class LogStreamReader(_LogRanges, DataSourceStreamReader, SupportsTriggerAvailab
         return self._offset(self.identity(), self._ends())
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Up to where the next batch goes."""
+        """The end of the next batch."""
         identity = self._same(start)
         known = _ends_of(start)
         bounds = self.bounds()
@@ -274,7 +276,7 @@ class LogStreamReader(_LogRanges, DataSourceStreamReader, SupportsTriggerAvailab
         return self.ranges(self._same(end), _ends_of(start), _ends_of(end))
 
     def commit(self, end: dict[str, Any]) -> None:
-        """The batches up to here are done: with a group named, say so where people look for lags."""
+        """Commit the group's offsets, if one is named, so that its lag shows that these batches are done."""
         if self.options.group is not None:
             self._same(end)
             chosen = self.bounds()
@@ -289,7 +291,7 @@ class LogStreamReader(_LogRanges, DataSourceStreamReader, SupportsTriggerAvailab
         return {"log": self.log, "id": identity, "offsets": offsets}
 
     def _same(self, offset: dict[str, Any]) -> str:
-        """The identity of the log, once it is sure that the offset is of this one."""
+        """Check that an offset is of this log. Returns the log's identity."""
         if offset.get("log") != self.log:
             raise BadInput(
                 f"the checkpoint is of log {offset.get('log')!r}, not of {self.log!r}.",
@@ -310,7 +312,7 @@ def _ends_of(offset: dict[str, Any]) -> Ends:
 
 
 def rationed(begin: Mapping[int, int], ends: Mapping[int, int], limit: int) -> Ends:
-    """At most so many records, shared out by how much each partition has; everybody who has some gets some."""
+    """At most ``limit`` records, shared out in proportion to what each partition has."""
     waiting = {index: max(0, end - begin[index]) for index, end in ends.items()}
     total = sum(waiting.values())
     if total <= limit:
@@ -341,7 +343,7 @@ def shorter(log: str, bounds: Bounds, offset: int) -> OffsetOutOfRange:
 
 
 def _split(ranges: list[tuple[int, int, int]], tasks: int) -> Iterator[tuple[int, int, int]]:
-    """Cut ranges so that there are about as many as asked for, by their size."""
+    """Cut ranges by size into about as many as requested."""
     total = sum(stop - start for _, start, stop in ranges)
     for index, start, stop in ranges:
         pieces = max(1, round(tasks * (stop - start) / total)) if tasks > len(ranges) else 1

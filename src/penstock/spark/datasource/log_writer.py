@@ -38,26 +38,26 @@ _KINDS: dict[str, tuple[tuple[type[t.DataType], ...], str]] = {
 
 
 class LogsWritten(WriterCommitMessage):
-    """What a task tells the driver: where its records lie, and what they belong to."""
+    """A task's message to the driver: where its records are staged, and which write they belong to."""
 
     def __init__(self, writing: Writing, staged: Sequence[Staged]) -> None:
-        """Nothing of the records themselves goes through the driver."""
+        """The records themselves do not go through the driver."""
         self.writing = writing
         self.staged = list(staged)
 
 
 class _LogWriting:
-    """What batches and streams share."""
+    """The common part of batches and streams."""
 
     def __init__(self, options: Options, schema: t.StructType) -> None:
-        """Check the columns, and the log if it is always the same."""
+        """Check the columns, and the log if the options name it."""
         check_columns(schema, options.log)
         self.options = options
         if options.log is not None:
             logs_at(options.url).settings(options.log)
 
     def stage(self, batches: Iterable[pa.RecordBatch], writing: Writing) -> LogsWritten:
-        """In a task: write everything aside."""
+        """In a task: stage all records."""
         from penstock.spark.datasource.arrow_batches import merged
         from penstock.spark.datasource.staging import Staging
 
@@ -71,7 +71,7 @@ class _LogWriting:
             raise
 
     def publish(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """On the driver: make all of it visible at once, if that has not happened before."""
+        """On the driver: make everything visible at once, unless an earlier attempt did."""
         written = [message for message in messages if isinstance(message, LogsWritten)]
         if written:
             commit_staged(
@@ -79,7 +79,7 @@ class _LogWriting:
             )
 
     def throw_away(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """On the driver: the batch failed."""
+        """On the driver: discard what a failed batch staged."""
         store = logs_at(self.options.url)
         for message in messages:
             if isinstance(message, LogsWritten):
@@ -90,12 +90,12 @@ class LogWriter(_LogWriting, DataSourceArrowWriter):
     """A DataFrame into logs."""
 
     def __init__(self, options: Options, schema: t.StructType) -> None:
-        """Give the write its name here: tasks and commit get copies of this object."""
+        """Name the write here: tasks and commit get copies of this object."""
         super().__init__(options, schema)
         self.writing = one_write(options.producer, options.sequence)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """In a task."""
+        """In a task: stage its records."""
         return self.stage(iterator, self.writing)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -111,7 +111,7 @@ class LogStreamWriter(_LogWriting, DataSourceStreamArrowWriter):
     """A stream into logs."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """In a task."""
+        """In a task: stage its records."""
         return self.stage(iterator, streams_batch())
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
@@ -124,7 +124,7 @@ class LogStreamWriter(_LogWriting, DataSourceStreamArrowWriter):
 
 
 def commit_staged(store: LogStore, writing: Writing, staged: Sequence[Staged]) -> bool:
-    """One transaction for what many processes wrote aside. Returns False if this write had happened before."""
+    """Commit what many processes staged in one transaction. Returns False if this write was committed before."""
     failpoints.point("spark.commit.before")
     with store.transaction(producer=writing.producer, sequence=writing.sequence) as transaction:
         transaction.append_staged(*staged)

@@ -1,4 +1,4 @@
-"""The options of ``format("penstock")``: read once, on the driver, so that a typing slip is an error in one line."""
+"""The options of ``format("penstock")``: read once, on the driver, so that a typo is an error of one line."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FAMILIAR = {
 _EARLIEST, _LATEST = -2, -1  # Kafka's, among offsets
 
 
-# What can be done, and the options that mean something there, beside url, log and queue.
+# The uses of the source, and their options besides url, log and queue.
 Use = Literal[
     "a batch read of a log", "a stream of a log", "a batch read of queues", "a stream of queues",
     "a write into logs", "a write into queues",
@@ -49,7 +49,7 @@ USES: dict[Use, tuple[str, ...]] = {
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked for; docs/spark/source-and-sink.md has the table."""
+    """The options; docs/spark/source-and-sink.md has the table."""
 
     url: str = ""
     log: str | None = None
@@ -74,7 +74,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         return read_url(self.url).masked
 
     def check_for(self, use: Use) -> None:
-        """Raise for an option that would do nothing here: whoever gave it expects that it does something."""
+        """Raise for an option that has no effect here: its user expects one."""
         known = USES[use]
         for name in Options.__struct_fields__:
             if name in ("url", "log", "queue", *known) or getattr(self, name) == getattr(Options(), name):
@@ -135,7 +135,7 @@ def read_options(given: Mapping[str, str]) -> Options:
 
 
 def _named_as_ours(given: Mapping[str, str]) -> dict[str, str]:
-    """The options under our names; raises for a name that is unknown, and for two names of one option."""
+    """The options under our names. Raises for an unknown name, and for two names of one option."""
     names = Options.__struct_fields__
     options: dict[str, str] = {}
     for name, value in given.items():
@@ -151,7 +151,7 @@ def _named_as_ours(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _translated(name: str, value: str, given: Mapping[str, str]) -> str:
-    """The value of an option with a familiar name, as ours takes it."""
+    """Translate the value of an option with a name of Kafka's or Delta's."""
     plain = name.lower()
     if plain == "failondataloss":
         if value.lower() not in ("true", "false"):
@@ -165,7 +165,7 @@ def _translated(name: str, value: str, given: Mapping[str, str]) -> str:
 
 
 def _of_one_log(value: str, given: Mapping[str, str]) -> str:
-    """Offsets as Kafka's connector writes them, by topic and partition: those of the log that is read."""
+    """Read offsets as Kafka's connector writes them, by topic and partition. Returns those of the log that is read."""
     try:
         offsets = msgspec.json.decode(value, type=dict[str, dict[str, int]])
     except msgspec.MsgspecError:
@@ -205,7 +205,7 @@ def absolute(url: str) -> str:
 
 
 def _check_places(options: Mapping[str, str], *, of_log: bool) -> None:
-    """Start and stop: that each is a place, and that they are in this order where that can be seen."""
+    """Check that start and stop are valid, and in this order where that can be seen."""
     places: list[dict[int, int]] = []
     kinds = set()
     for name in ("start", "stop"):

@@ -29,25 +29,25 @@ class Payloads:
     """Reads values into the columns ``data`` and ``bad``; never raises for a value."""
 
     def __init__(self, named: str | None, data: t.DataType) -> None:
-        """A type's name, or nothing for one that follows from the column; ``data`` is the type of the column."""
+        """``named`` is a type's name, or None to derive the type from ``data``, the type of the column."""
         self._named = named
         self._data = data
         kind = type_of(named) if named is not None else payload_type(data)
         self._codec: Codec[Any] = codec_for(kind)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A reader goes to the executors by what it was made of: types made on the way cannot be sent."""
+        """Send the arguments to the executors: generated types cannot be pickled."""
         return Payloads, (self._named, self._data)
 
     @staticmethod
     def of(options: Options, schema: t.StructType) -> Payloads | None:
-        """What the options say, or None if values stay bytes."""
+        """The payloads that the options ask for, or None if values stay bytes."""
         if options.type is None and options.schema is None:
             return None
         types = {field.name: field.dataType for field in schema.fields}
         if options.type is not None:
             return Payloads(options.type, types.get("data") or column_type(type_of(options.type)))
-        if "data" not in types:  # bad needs it all the same
+        if "data" not in types:  # bad needs data, too
             raise BadInput("the column data was left out, so nothing can be read.", hint="Add data to columns.")
         return Payloads(None, types["data"])
 
@@ -64,7 +64,7 @@ class Payloads:
                     read = msgspec.to_builtins(decode(value), builtin_types=_NATIVE)
                 except Undecodable as error:
                     reason = error.message
-                except Exception as error:  # what the type's own properties do
+                except Exception as error:  # raised by the type's own properties
                     reason = f"{type(error).__name__}: {error}"
             data.append(read)
             bad.append(reason)
@@ -88,7 +88,7 @@ def _column(data: list[Any], bad: list[str | None], arrow: pa.DataType, spark: t
 
 
 def _shaped(value: Any, spark: t.DataType) -> Any:
-    """What JSON has as what the column holds: things without a type of their own as JSON text."""
+    """Convert a JSON value to its column's type; values without a column type become JSON text."""
     if value is None:
         return None
     if isinstance(spark, t.StructType):

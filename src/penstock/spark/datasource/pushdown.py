@@ -32,7 +32,7 @@ SETTING = "spark.sql.python.filterPushdown.enabled"
 
 
 def is_offered() -> bool:
-    """Whether Spark asks the reader that is being made for the filters it can use."""
+    """Whether Spark will offer filters to the reader under construction."""
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     return PLANNER in sys.modules or getattr(main, "name", "") == PLANNER
 
@@ -44,7 +44,7 @@ class Span(msgspec.Struct, frozen=True):
     high: int | None = None
 
     def within(self, low: int, high: int) -> tuple[int, int]:
-        """The part of another span that lies in this one."""
+        """The part of another span that is within this one."""
         return (
             low if self.low is None else max(low, self.low),
             high if self.high is None else min(high, self.high),
@@ -57,7 +57,7 @@ class Span(msgspec.Struct, frozen=True):
 
 
 def span_of(filters: Sequence[Filter], column: str, number: Callable[[Any], int | None] = lambda value: value) -> Span:
-    """What the filters leave of a column of numbers; ``number`` reads a value, None if it cannot."""
+    """The span that the filters leave of a column of numbers; ``number`` reads a value, or returns None."""
     low: int | None = None
     high: int | None = None
     for condition in filters:

@@ -1,7 +1,7 @@
 """Who writes: the query and the batch, as tasks know them and the driver's commit does not.
 
 Spark tells a sink's commit the batch id only, and batch ids start over with every checkpoint. Tasks find both in their
-local properties. These names are not documented, so a test holds Spark to them.
+local properties. These names are not documented, so a test checks that Spark still has them.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ class Writing:
     """One write: of a stream's batch, or of a DataFrame."""
 
     def __init__(self, producer: str, sequence: int) -> None:
-        """The pair under which the store remembers it."""
+        """``producer`` and ``sequence`` identify the write in the store."""
         self.producer = producer
         self.sequence = sequence
 
 
 def streams_batch() -> Writing:
-    """In a task of a stream: the query and the batch."""
+    """In a task of a stream: its query and batch."""
     context = TaskContext.get()
     query = context.getLocalProperty(QUERY) if context is not None else None
     batch = context.getLocalProperty(BATCH) if context is not None else None
@@ -43,7 +43,7 @@ def producer_of(query: str) -> str:
 
 
 def one_write(producer: str | None, sequence: int | None) -> Writing:
-    """For a DataFrame: what the user named, so that the write may be repeated, or a name of its own."""
+    """For a DataFrame: the name that the user gave, which allows repeating the write, or a new one."""
     if producer is not None and sequence is not None:
         return Writing(producer, sequence)
     return Writing(f"spark-{new_id()}", 0)

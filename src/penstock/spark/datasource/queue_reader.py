@@ -62,17 +62,17 @@ class QueueRange(InputPartition):
     """Rows with ``after < seq <= until``: what one task reads."""
 
     def __init__(self, after: int, until: int) -> None:
-        """By sequence numbers."""
+        """The range of sequence numbers."""
         super().__init__(after)
         self.after = after
         self.until = until
 
 
 class _QueueRanges:
-    """What batch and stream share."""
+    """The common part of batch and stream."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
-        """Of one queue, or of all."""
+        """Read one queue, or all."""
         self.options = options
         self.kind: Kind = options.kind or "history"
         self.payloads = Payloads.of(options, schema)
@@ -91,11 +91,11 @@ class _QueueRanges:
         return rows[0][0] - 1 if rows else 0
 
     def mark(self, after: int) -> int:
-        """Up to where rows are final."""
+        """The number up to which rows are final."""
         return queues_at(self.options.url).driver.mark(self.kind, after=after)
 
     def ranges(self, after: int, until: int) -> list[InputPartition]:
-        """Tasks for what lies between."""
+        """Tasks for the rows in between."""
         span = until - after
         if span <= 0:
             return []
@@ -155,7 +155,7 @@ class QueueReader(_QueueRanges, DataSourceReader):
 
 
 class FilteringQueueReader(QueueReader):
-    """The same, less what the filters of the query rule out.
+    """A queue reader that skips what the query's filters rule out.
 
     ``queue`` and ``seq`` reach the store; rows of another ``state`` or ``ended`` are left out by the task that reads
     them, before they are sent to Spark.
@@ -164,17 +164,17 @@ class FilteringQueueReader(QueueReader):
     filters: tuple[Filter, ...] = ()
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Remember them; Spark looks at the rows that are left once more."""
+        """Remember the filters. Spark applies them again to the rows that are left."""
         self.filters = tuple(filters)
         return filters
 
     def ranges(self, after: int, until: int) -> list[InputPartition]:
-        """Of the numbers that are left."""
+        """Tasks for the numbers that the filters leave."""
         low, high = span_of(self.filters, "seq").within(after + 1, until + 1)
         return super().ranges(low - 1, high - 1)
 
     def queue(self) -> str | None:
-        """The one that was asked for, or else the only one that the filters leave."""
+        """The queue that the options name, or the only one that the filters leave."""
         queues = values_of(self.filters, "queue")
         chosen = super().queue()
         return next(iter(queues)) if chosen is None and queues is not None and len(queues) == 1 else chosen
@@ -197,7 +197,7 @@ class QueueStreamReader(_QueueRanges, DataSourceStreamReader, SupportsTriggerAva
     """The history, followed. An offset is which space it is of, and the last number that was read."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
-        """Only what never changes can be followed."""
+        """Refuse kinds that change: only the history can be followed."""
         super().__init__(options, schema)
         if self.kind != "history":
             raise Unsupported(
@@ -215,21 +215,21 @@ class QueueStreamReader(_QueueRanges, DataSourceStreamReader, SupportsTriggerAva
         return queues_at(self.options.url).driver.identity()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """How much of it at a time."""
+        """How much a batch reads."""
         return ReadAllAvailable() if self.options.limit is None else ReadMaxRows(self.options.limit)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Only what is there now."""
+        """Stop at the current end."""
         self._final = self.mark(0)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Up to where the next batch goes."""
+        """The end of the next batch."""
         identity = self._same(start)
         after = int(start["after"])
         try:
             until = self.mark(after) if self._final is None else self._final
         except Conflict:
-            return start  # somebody keeps numbers open: nothing new can be read yet, the next trigger looks again
+            return start  # open transactions hold the mark back: nothing can be read yet, the next trigger looks again
         if not start.get("id") and 0 < until < after:  # numbers only rise, and the oldest rows go first
             raise self._another(f"it ends at {until} there, and {after} was read before")
         if isinstance(limit, ReadMaxRows):
@@ -246,7 +246,7 @@ class QueueStreamReader(_QueueRanges, DataSourceStreamReader, SupportsTriggerAva
         return {"kind": self.kind, "queue": self.options.queue, "id": identity, "after": after}
 
     def _same(self, offset: dict[str, Any]) -> str:
-        """The identity of the space, once it is sure that the offset is of this one."""
+        """Check that an offset is of this space. Returns the space's identity."""
         if offset.get("kind") != self.kind or offset.get("queue") != self.options.queue:
             raise BadInput(
                 f"the checkpoint is of {offset.get('kind')} of queue {offset.get('queue')!r}, not of {self.kind} of "

@@ -2,7 +2,7 @@
 
 A row's id is made of (query, batch, task, content, how often the task has seen this content). It does not depend on
 the order of rows, which Spark does not promise to keep when it repeats a task behind a shuffle. A column ``id`` takes
-its place where the rows have ids of their own. What a row says is checked as ``Queue.put`` checks it.
+its place where the rows have ids of their own. Rows are checked as ``Queue.put`` checks its arguments.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ COLUMNS: dict[str, tuple[tuple[type[t.DataType], ...], str]] = {
 
 
 class EntriesPut(WriterCommitMessage):
-    """What a task tells the driver."""
+    """A task's message to the driver: how many entries it put."""
 
     def __init__(self, rows: int, created: int) -> None:
         """``created`` is less than ``rows`` after a repeat."""
@@ -59,7 +59,7 @@ class EntriesPut(WriterCommitMessage):
 
 
 class _QueueWriting:
-    """What batches and streams share."""
+    """The common part of batches and streams."""
 
     def __init__(self, options: Options, schema: t.StructType) -> None:
         """Check the columns, and that the store is there."""
@@ -82,7 +82,7 @@ class _QueueWriting:
 
 
 def rows_of(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """Rows as Python has them; a due time in microseconds, since Spark has times that Python has not."""
+    """Convert rows to Python; due times become microseconds, since Python lacks some of Spark's times."""
     if "due" in batch.schema.names:
         index = batch.schema.get_field_index("due")
         batch = batch.set_column(index, "due", batch.column(index).cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()))
@@ -91,7 +91,7 @@ def rows_of(batch: pa.RecordBatch) -> list[dict[str, Any]]:
 
 
 def chunks(entries: Iterable[NewEntry]) -> Iterator[list[NewEntry]]:
-    """As many at once as a store takes in one step."""
+    """Cut entries into chunks that a store takes in one step."""
     held: list[NewEntry] = []
     size = 0
     for entry in entries:
@@ -105,7 +105,7 @@ def chunks(entries: Iterable[NewEntry]) -> Iterator[list[NewEntry]]:
 
 
 def put_chunk(store: QueueStore, entries: list[NewEntry]) -> Sequence[PutResult]:
-    """One step, all or none."""
+    """Put a chunk in one step, all or none."""
     failpoints.point("spark.put.before")
     done = store.driver.put(entries)
     failpoints.point("spark.put.after")
@@ -116,7 +116,7 @@ class QueueWriter(_QueueWriting, DataSourceArrowWriter):
     """A DataFrame into queues."""
 
     def __init__(self, options: Options, schema: t.StructType) -> None:
-        """Give the write its name here: every task gets a copy of this object."""
+        """Name the write here: every task gets a copy of this object."""
         super().__init__(options, schema)
         self.writing = one_write(options.producer, options.sequence)
 
@@ -134,7 +134,7 @@ class QueueStreamWriter(_QueueWriting, DataSourceStreamArrowWriter):
 
 
 class EntryMaker:
-    """Makes entries of rows."""
+    """Makes entries from rows."""
 
     def __init__(self, store: QueueStore, options: Options, writing: Writing, task: int, *, is_text: bool) -> None:
         """``is_text``: payloads are JSON, not bytes."""
@@ -148,7 +148,7 @@ class EntryMaker:
         self._seen: Counter[bytes] = Counter()
 
     def entry(self, row: dict[str, Any]) -> NewEntry:
-        """The entry of a row as :func:`rows_of` gives it; raises for one that no put would take."""
+        """The entry of a row from :func:`rows_of`. Raises for a row that no put would accept."""
         queue = row["queue"] if self._queue is None else self._queue
         if queue is None:
             raise BadInput("a row names no queue: its column queue is null.", hint="Say for every row where it goes.")
@@ -196,7 +196,7 @@ class EntryMaker:
 
 
 def _checked(column: str, check: Callable[[Any], T], value: Any) -> T:
-    """What a put checks, told by the column it came from; a value of a megabyte is not a message."""
+    """Check an argument of a put. Errors name its column and do not repeat long values."""
     try:
         return check(value)
     except BadInput as error:

@@ -1,7 +1,7 @@
-"""Column types out of a DDL text, as Spark writes them.
+"""Parse column types from DDL text, as Spark writes them.
 
-Spark reads DDL in its JVM, and says what is wrong with it in its words and at length. A source is asked for its columns
-in a process without one. So it is read here: as much of it as payloads can be read into.
+Spark parses DDL in its JVM, and its error messages are long. A source is asked for its columns in a process without a
+JVM. So DDL is parsed here, as far as payloads can have such types.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _SHAPE = 'Write "page STRING, ms BIGINT, tags ARRAY<STRING>".'
 
 
 def columns_of(ddl: str) -> t.StructType:
-    """The columns that a text names; raises for what it does not say rightly, in one line."""
+    """The columns that a text names. Errors have one line."""
     return _Reader(ddl).all()
 
 

@@ -1,4 +1,4 @@
-"""The data source behind ``format("penstock")``: reads options, then hands over to what reads or writes."""
+"""The data source behind ``format("penstock")``: reads options, then creates the reader or writer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class PenstockSource(DataSource):
     """Logs and queues as tables and streams, and the way back."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
-        """Runs on the driver; what is wrong with the options is said here."""
+        """Runs on the driver; wrong options raise here."""
         super().__init__(options)
         self.asked: Options = read_options(options)
 
@@ -42,7 +42,7 @@ class PenstockSource(DataSource):
         return schema_of(self.asked)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A batch."""
+        """The reader of a batch."""
         if self._is_log():
             self.asked.check_for("a batch read of a log")
             from penstock.spark.datasource.log_reader import FilteringLogReader, LogReader
@@ -54,7 +54,7 @@ class PenstockSource(DataSource):
         return (FilteringQueueReader if pushdown.is_offered() else QueueReader)(self.asked, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """A stream."""
+        """The reader of a stream."""
         if self._is_log():
             self.asked.check_for("a stream of a log")
             from penstock.spark.datasource.log_reader import LogStreamReader
@@ -66,7 +66,7 @@ class PenstockSource(DataSource):
         return QueueStreamReader(self.asked, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """A DataFrame, appended."""
+        """The writer that appends a DataFrame."""
         if overwrite:
             raise BadInput("penstock does not overwrite.", hint='Write with .mode("append").')
         if self._writes_log(schema):
@@ -80,7 +80,7 @@ class PenstockSource(DataSource):
         return QueueWriter(self.asked, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """A stream, appended batch by batch."""
+        """The writer that appends a stream, batch by batch."""
         if overwrite:
             raise BadInput("penstock only appends.", hint='Use outputMode("append") or "update".')
         if self.asked.producer is not None:
@@ -106,7 +106,7 @@ class PenstockSource(DataSource):
         return False
 
     def _writes_log(self, schema: StructType) -> bool:
-        """A target may also be named row by row."""
+        """Whether logs are written; rows may name them in a column."""
         if self.asked.log is None and self.asked.queue is None:
             names = set(schema.fieldNames()) & {"log", "queue"}
             if len(names) == 1:

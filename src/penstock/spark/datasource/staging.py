@@ -1,4 +1,4 @@
-"""In a task that writes to logs: rows dealt out to partitions and written aside."""
+"""Staging, in a task that writes to logs: rows are distributed over partitions and written aside."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class Staging:
     """Writes Arrow batches aside, for one log or for those that a column ``log`` names."""
 
     def __init__(self, store: LogStore, log: str | None, turn: int) -> None:
-        """``turn`` is where dealing out records without a key begins, so that tasks begin at different partitions."""
+        """``turn`` is the partition of the first record without a key, so that tasks begin at different partitions."""
         self.store = store
         self.log = log
         self._turn = turn
         self._desks: dict[str, _Desk] = {}
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Columns value, and key, partition, time, headers, log where there are any; others are refused before."""
+        """Add rows with the column value, and optionally key, partition, time, headers and log."""
         if not batch.num_rows:
             return
         if self.log is not None:
@@ -47,11 +47,11 @@ class Staging:
             self._desk(name).add(batch.filter(pc.equal(names, name)))
 
     def close(self) -> list[Staged]:
-        """What the transaction takes, or nothing for logs that got nothing."""
+        """Close the stages. Returns what the transaction commits; logs without records have none."""
         return [desk.stage.close() for desk in self._desks.values()]
 
     def discard(self) -> None:
-        """Throw it away."""
+        """Discard everything that was staged."""
         for desk in self._desks.values():
             desk.stage.discard()
 
@@ -64,7 +64,7 @@ class Staging:
 
 
 class _Spots(dict[bytes, int]):
-    """The partitions of keys, found once: many rows have the same."""
+    """A cache of the partitions of keys: many rows have the same key."""
 
     def __init__(self, settings: LogSettings) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class _Spots(dict[bytes, int]):
 
 
 class _Desk:
-    """Deals the rows of one log out to its partitions."""
+    """Distributes the rows of one log over its partitions."""
 
     def __init__(self, store: LogStore, settings: LogSettings, turn: int) -> None:
         self.store = store
@@ -136,7 +136,9 @@ class _Desk:
             )
         names = records.schema.names
         sizes = [pc.max(pc.binary_length(records.column(name))).as_py() or 0 for name in _SIZED if name in names]
-        if sum(sizes) > self.store.record_limit:  # the longest of each together: only then a record may be too large
+        if (
+            sum(sizes) > self.store.record_limit
+        ):  # only if the longest values together exceed the limit can a record be too large
             self.store.check_records(self.settings.name, from_arrow(records))
         if "time" in names:
             ends = pc.min_max(records.column("time").cast(pa.int64())).as_py()

@@ -1,6 +1,6 @@
 """Charts as SVG for a page: drawn by matplotlib, which needs no browser, and stripped of what a page does not need.
 
-The colours are told apart also by those who do not see red and green alike, and read on light and dark paper.
+The colours are distinct for colour-blind readers, and legible on light and dark backgrounds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9")
 INK = "#7a8494"
 SIZE = (7.2, 2.9)  # inches, of 72 points each
 _LOOK: Any = {
-    "svg.fonttype": "none",  # text stays text: it is found, copied and read aloud
+    "svg.fonttype": "none",  # text stays text: it can be searched, copied and read aloud
     "svg.hashsalt": "penstock",
     "font.size": 10, "text.color": INK, "axes.labelcolor": INK, "xtick.color": INK, "ytick.color": INK,
     "axes.edgecolor": INK, "axes.spines.top": False, "axes.spines.right": False, "axes.spines.left": False,
@@ -27,7 +27,7 @@ _LOOK: Any = {
     "figure.facecolor": "none", "axes.facecolor": "none", "savefig.facecolor": "none",
     "axes.titlelocation": "left", "ytick.left": False,
 }  # fmt: skip
-# What a page of HTML has no use for: the document's head, who made it, names of parts (which would be there twice).
+# What an HTML page does not need: the document's head, its author, ids of parts (which would occur twice).
 _HEAD = re.compile(r"^.*?(?=<svg)", re.DOTALL)
 _ABOUT = re.compile(r"<metadata>.*?</metadata>", re.DOTALL)
 _PARTS = re.compile(r' id="[A-Za-z0-9.]+_\d+"')

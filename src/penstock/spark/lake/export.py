@@ -1,4 +1,4 @@
-"""Export: a log into a folder of Parquet files, by day, on any file system that Spark knows; run again, it adds."""
+"""Export: a log into Parquet files, by day, on any file system that Spark knows. Run again, it adds what is new."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ NOTE = "_export.json"
 
 
 class Exported(msgspec.Struct, frozen=True):
-    """What a run came to."""
+    """The result of a run."""
 
     records: int
     folder: str  # as a URL
 
 
 def prepare(url: str, log: str, folder: str | Path, *, schema: str | None = None, type: str | None = None) -> Options:
-    """Look at everything that can be wrong before Spark is started."""
+    """Check everything that can be checked before Spark is started."""
     check_installed()
     given = {"url": url, "log": log, "schema": schema, "type": type}
     asked = read_options({name: value for name, value in given.items() if value is not None})
@@ -53,7 +53,7 @@ def export(
     type: str | None = None,
     progress: Callable[[int], object] = lambda records: None,
 ) -> Exported:
-    """Write every record once, by the day of its time; ``schema`` or ``type`` adds what is in its payload."""
+    """Write every record once, by the day of its time; ``schema`` or ``type`` adds columns from its payload."""
     asked = prepare(url, log, folder, schema=schema, type=type)
     target = lake_url(folder)
     _remember(FileSystem(spark, target), asked)
@@ -90,7 +90,7 @@ def _check_payload(asked: Options) -> None:
 
 
 def _remember(target: FileSystem, asked: Options) -> None:
-    """A folder belongs to one log: with another its memory of what was written would be a lie."""
+    """Check that a folder belongs to this log: its memory of what was written is about one log."""
     mine = {"log": asked.log, "url": asked.place}
     if NOTE not in target.names(""):
         target.write_new(NOTE, msgspec.json.encode(mine))

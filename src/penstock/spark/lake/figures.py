@@ -46,20 +46,20 @@ class Total:
     """Several rows added up."""
 
     def __init__(self) -> None:
-        """Of nothing yet."""
+        """Start at zero."""
         self.counts: Counter[str] = Counter()
         self.waiting = kll_doubles_sketch()
         self.processing = kll_doubles_sketch()
 
     def add(self, row: Row) -> None:
-        """One more row."""
+        """Add one more row."""
         self.counts.update(row.counts)
         self.waiting.merge(row.waiting)
         self.processing.merge(row.processing)
 
     @property
     def attempts(self) -> int:
-        """That have ended."""
+        """The attempts that have ended."""
         return sum(self.counts.values())
 
     @property
@@ -111,7 +111,7 @@ def figures_of(lake: LakeReader) -> Figures:
 
 
 def families(attempts: Mapping[str, int]) -> dict[str, str]:
-    """The line that each queue is drawn with: its own, or that of all queues with its prefix, or of the others.
+    """The line that each queue belongs to: its own, that of all queues with its prefix, or that of the others.
 
     A prefix is what comes up to the first dot: ``customer.17`` and ``customer.18`` belong to ``customer.*``.
     """
@@ -132,12 +132,12 @@ def families(attempts: Mapping[str, int]) -> dict[str, str]:
 
 
 def bin_for(seconds: float) -> int:
-    """The narrowest bin with which a span has not too many."""
+    """The narrowest bin that does not give a span too many."""
     return next((width for width in BINS if seconds / width <= MOST_BINS), BINS[-1])
 
 
 def over_time(by_bin: Mapping[float, Total], width: int, count: str) -> Points:
-    """How often per bin, also where nothing happened: a line must not cross a pause as if it went on."""
+    """How often per bin, also where nothing happened: a line must not cross a pause."""
     known = sorted(by_bin)
     points: Points = []
     for at, later in pairwise([*known, float("inf")]):
@@ -189,7 +189,7 @@ def _from_attempts(lake: LakeReader) -> tuple[list[Row], int]:
 
 
 def _in_seconds(column: Any) -> Any:
-    """A column of times as seconds since 1970; what is not there is NaN."""
+    """A column of times as seconds since 1970; missing times are NaN."""
     micros = column.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).cast(pa.float64())
     return micros.to_numpy() / 1e6
 

@@ -95,13 +95,13 @@ class FileSystem:
             return bool(self._fs.getFileStatus(self._path(name)).isFile())
 
     def open(self, name: str) -> IO[bytes]:
-        """A file that may be large."""
+        """Open a file that may be large."""
         with self.explained("cannot be read"):
             path = self._path(name)
             return BufferedReader(_HadoopInput(self, self._fs.open(path), self._fs.getFileStatus(path).getLen()), CHUNK)
 
     def read(self, name: str) -> bytes:
-        """A small file."""
+        """Read a small file."""
         with self.explained("cannot be read"):
             stream = self._fs.open(self._path(name))
             try:
@@ -110,7 +110,7 @@ class FileSystem:
                 stream.close()
 
     def write_new(self, name: str, content: bytes) -> None:
-        """A small file that must not be there yet; ``Conflict`` if it is."""
+        """Write a small file that must not exist yet; ``Conflict`` if it does."""
         path = self._path(name)
         with self.explained("cannot be written"):
             try:
@@ -126,7 +126,7 @@ class FileSystem:
                 stream.close()
 
     def delete(self, name: str) -> None:
-        """A file or a folder with all that is in it, or nothing if it is not there."""
+        """Delete a file, or a folder with everything in it, if it exists."""
         with self.explained("cannot be deleted"):
             self._fs.delete(self._path(name), True)
 
@@ -136,7 +136,7 @@ class FileSystem:
             return int(self._fs.getFileStatus(self._path(name)).getModificationTime())
 
     def make_durable(self, paths: list[str]) -> None:
-        """See that files survive a loss of power; other file systems than a local disk promise that by themselves."""
+        """Make files survive a power loss. File systems other than a local disk do that by themselves."""
         root = local_path(self.url)
         if root is None:
             return
@@ -149,7 +149,7 @@ class FileSystem:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Keep other runs of this host away from a local lake; elsewhere the commit finds out."""
+        """Keep other runs of this host away from a local lake. Elsewhere the commit detects them."""
         root = local_path(self.url)
         if root is None:
             yield
@@ -173,7 +173,7 @@ class FileSystem:
 
     @contextmanager
     def explained(self, what: str) -> Iterator[None]:
-        """Java's account of it in one line."""
+        """Turn an error of Java's into one line."""
         from py4j.protocol import Py4JJavaError
 
         try:

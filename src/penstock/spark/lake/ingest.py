@@ -70,7 +70,7 @@ class Import(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """An import that can be: everything was looked at that can be without Spark."""
+    """An import that passed all checks that need no Spark."""
 
     order: Import
     kind: str  # log or queue
@@ -79,7 +79,7 @@ class Plan(msgspec.Struct, frozen=True):
     files: Files
     state: Path
     aside: Path
-    limit: int  # bytes of a record or a payload
+    limit: int  # the most bytes of a record or a payload
     id: str
 
     @property
@@ -89,7 +89,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class Imported(msgspec.Struct, frozen=True):
-    """What a run came to, and all runs with this state together."""
+    """The result of a run, and of all runs with this state together."""
 
     taken: int
     rejected: int
@@ -105,9 +105,9 @@ def run(spark: SparkSession, order: Import, progress: Progress = lambda taken, r
 
 
 def prepare(order: Import, spark: SparkSession | None = None) -> Plan:
-    """Look at everything that can be wrong before Spark is started, and remember what the state folder is for.
+    """Check everything that can be checked before Spark is started, and note what the state folder is for.
 
-    Files that are not on a disk of this host are seen with the session's eyes, so it has to be there.
+    Files that are not on a disk of this host are read through the session, so it has to exist.
     """
     check_installed()
     kind, name = _target(order.target)
@@ -231,7 +231,7 @@ def _default_state(source: str, url: str, order: Import) -> Path:
 
 
 def _remember(state: Path, order: Import, files: Files, url: str, identity: str) -> str:
-    """A state folder belongs to one import: with another target its memory would be a lie. Gives its id."""
+    """Check that a state folder belongs to this import: its memory is about one target. Returns its id."""
     note = state / "import.json"
     masked = read_url(url).masked  # passwords are not kept
     mine: dict[str, str | None] = {
@@ -243,11 +243,11 @@ def _remember(state: Path, order: Import, files: Files, url: str, identity: str)
     mine |= {"key": order.key, "time": order.time, "schema": order.schema}
     stored = read_note(note)
     if stored is None:
-        # Another one for every folder, also for one that was removed and created again: its batches are others.
+        # A new id for every folder, also for one that was re-created: its batches are different ones.
         id_ = new_nonce()
         write_note(note, {**mine, "identity": identity, "id": id_})
         return id_
-    # What a folder of an earlier version does not say is not asked for.
+    # Fields that a folder of an earlier version lacks are not compared.
     other = [
         f"its {name} is {stored[name]!r}, not {mine[name]!r}"
         for name in mine
@@ -309,7 +309,7 @@ def _parquet_columns(spark: SparkSession, plan: Plan) -> StructType:
 
 
 def _csv_columns(header: Sequence[str], ddl: str | None) -> StructType:
-    """The columns of CSV by their place, and what Spark keeps of a row that does not fit them."""
+    """The columns of CSV by position, and the column where Spark keeps a row that does not fit."""
     from pyspark.sql import types as t
 
     from penstock.spark.datasource.schema import columns_of
@@ -366,7 +366,7 @@ def _shaped(rows: DataFrame, names: list[str], plan: Plan) -> DataFrame:
 
 
 def _time(rows: DataFrame, rank: int) -> Column:
-    """As text: of a moment its seconds, so that the zone of the session does not matter."""
+    """A time as text; a timestamp as its seconds, so that the session's zone does not matter."""
     from pyspark.sql import functions as f
     from pyspark.sql.types import TimestampType
 
@@ -386,7 +386,7 @@ def _numbered(frame: DataFrame) -> DataFrame:
 
 
 def _tails(spark: SparkSession, frame: DataFrame) -> dict[str, bytes]:
-    """How files end that workers cannot open by themselves, as far as a row asks for it."""
+    """The ends of files that workers cannot open by themselves, where a row needs them."""
     asking = frame.where("suspect AND fault IS NULL").select("file").distinct().collect()
     return {row.file: tail_of(source_at(path_of_url(row.file), spark), "") for row in asking}
 

@@ -22,14 +22,14 @@ ENDINGS: dict[str, Form] = {
 
 
 class Files(msgspec.Struct, frozen=True):
-    """What there is to import. ``endings`` are those of the files that are meant, where they told the form."""
+    """The files to import. ``endings`` are those of the files that are meant, if the endings decide the form."""
 
     source: str  # a path, or a URL
     address: str  # the same for Spark
     form: Form
     endings: tuple[str, ...] | None
     is_local: bool
-    is_empty: bool  # there is nothing that has columns; lines of JSON need none
+    is_empty: bool  # no file has columns; lines of JSON need none
     header: tuple[str, ...] = ()  # of CSV; empty if no file has one
     folders: tuple[str, ...] = ()  # what folders like day=2026-03-02 name; the rows do not have it
 
@@ -40,7 +40,7 @@ class Files(msgspec.Struct, frozen=True):
 
 
 def look(source: Source, form: Form | None) -> Files:
-    """See what is there."""
+    """Look at the files of a source."""
     if form is not None and form not in FORMS:
         raise BadInput(f"form {form!r} is not known.", hint=f"There are {', '.join(FORMS)}.")
     if source.is_file and is_hidden(source.shown.rpartition("/")[2]):
@@ -62,7 +62,7 @@ def look(source: Source, form: Form | None) -> Files:
 
 
 def parquet_fault(source: Source, endings: tuple[str, ...] | None) -> BadInput | None:
-    """What Spark cannot read of Parquet files that are whole; it says which type, and not where."""
+    """The error for valid Parquet files with types that Spark cannot read; Spark names the type, but not the file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -98,13 +98,13 @@ def parquet_fault(source: Source, endings: tuple[str, ...] | None) -> BadInput |
 
 
 def _kind(column: Any) -> str:
-    """The type of a Parquet column: what it means, or how it lies there if it means nothing else."""
+    """The logical type of a Parquet column, or its physical type if it has no other."""
     meant = str(column.logical_type)
     return str(column.physical_type) if meant == "None" else meant
 
 
 def read_note(path: Path) -> dict[str, Any] | None:
-    """What a folder remembers of itself, or None if it is new."""
+    """Read a folder's note about itself. Returns None if the folder is new."""
     try:
         note: dict[str, Any] = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
     except FileNotFoundError:
@@ -120,7 +120,7 @@ def read_note(path: Path) -> dict[str, Any] | None:
 
 
 def write_note(path: Path, what: dict[str, Any]) -> None:
-    """All of it or nothing, whenever the process is killed or the power goes."""
+    """Write a note atomically, even if the process is killed or the power fails."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         fresh = path.with_suffix(".new")

@@ -1,8 +1,8 @@
-"""What becomes of the rows of an import: records of a log, entries of a queue, or a reason why not.
+"""Turn the rows of an import into records of a log or entries of a queue, or give a reason why not.
 
-It runs in Spark's tasks, with the checks that an append or a put makes, so that a row which nobody could take is set
-aside instead of ending everything. Records are checked many at a time, in columns; only where one of them cannot be
-taken they are looked at row by row, to say which and why. Both ways msgspec judges what JSON is.
+It runs in Spark's tasks, with the checks that an append or a put makes, so that an invalid row is set aside
+instead of ending the import. Records are checked many at a time, in columns. If one of them is invalid, they
+are checked row by row, to say which and why. Both ways msgspec judges what JSON is.
 
 A row comes as ``text`` (what is stored) with ``key``, ``time`` and ``fault`` as far as Spark knows them, ``raw`` (what
 a person should see) and ``file``; of JSON the rest is found here.
@@ -56,7 +56,7 @@ class Reading(msgspec.Struct, frozen=True):
     tails: dict[str, bytes] | None = None  # how files of CSV end that a task cannot open
 
     def read(self, row: dict[str, Any]) -> tuple[bytes, str | None, Micros | None]:
-        """What is stored, its key and its time; raises with the reason for a row that cannot be taken."""
+        """The payload, key and time of a row. Raises for an invalid row, with the reason."""
         if not self.is_json and row["suspect"] and _is_open(row, self.tails):
             raise BadInput("a quote is never closed")
         if row["fault"] is not None:
@@ -97,7 +97,7 @@ def _columns(part: pa.RecordBatch, reading: Reading, limit: int) -> pa.RecordBat
             if reading.time is not None:
                 times = [document.get(reading.time) for document in documents]
         moments = None if reading.time is None else _moments(reading.time, times)
-    except Exception:  # whatever it is, the row that it is of will say it
+    except Exception:  # the check row by row will find the row that it comes from
         return None
     if reading.key is not None and keys.null_count:
         return None
@@ -150,7 +150,7 @@ def take_entries(
 
 
 def _put(store: QueueStore, entries: Sequence[NewEntry]) -> Iterator[PenstockError | None]:
-    """Many at once; where that is refused one by one, so that one row stops no other."""
+    """Put many entries at once. If that is refused, put them one by one, so that one row does not stop the others."""
     for chunk in chunks(entries):
         try:
             put_chunk(store, chunk)
@@ -176,7 +176,7 @@ def _aside(row: dict[str, Any], error: PenstockError) -> dict[str, Any]:
 
 
 def _is_open(row: dict[str, Any], tails: dict[str, bytes] | None) -> bool:
-    """Whether a row of CSV over several lines is one only because a quote was not closed: it holds all that follows."""
+    """Whether a CSV row spans lines only because a quote was not closed: it holds all that follows."""
     if row["fault"] is not None:
         return bool(row["raw"].count('"') % 2)
     *_, last = msgspec.json.decode(row["text"]).values()
@@ -190,7 +190,7 @@ def _local_tail(path: str) -> bytes:
 
 @lru_cache(maxsize=64)
 def _tail(path: str, size: int, changed: int) -> bytes:
-    """The end of a file as it was then: a worker lives for long, and a file may be replaced by a mended one."""
+    """The end of a file, cached by size and time: a worker lives long, and a repaired file may replace another."""
     return tail_of(LocalSource(Path(path)), "")
 
 
@@ -206,7 +206,7 @@ def _document(text: bytes, *, is_suspect: bool) -> dict[str, Any]:
         raise BadInput(f"not JSON: {cause}") from cause
     if not isinstance(document, dict):
         raise BadInput(f"not a JSON object but {_kind(document)}")
-    if is_suspect:  # msgspec takes the last of two fields of one name and says nothing
+    if is_suspect:  # if a field comes twice, msgspec silently takes the last
         try:
             json.loads(text, object_pairs_hook=_once_each)
         except RecursionError as cause:

@@ -28,7 +28,7 @@ class Source(ABC):
     """A file, or a folder of files, by names below it; the name of a single file is empty."""
 
     shown: str
-    address: str  # for Spark, to which some characters mean patterns: here each means itself
+    address: str  # for Spark, with pattern characters escaped
     is_file: bool
     is_local = False
 
@@ -41,7 +41,7 @@ class Source(ABC):
         """The bytes of a file."""
 
     def path(self, name: str) -> str:
-        """A file as a person knows it."""
+        """The path of a file, for messages."""
         return f"{self.shown}/{name}" if name else self.shown
 
     def address_of(self, name: str) -> str:
@@ -69,12 +69,12 @@ class Source(ABC):
 
 
 class LocalSource(Source):
-    """On a disk of this host."""
+    """Files on a disk of this host."""
 
     is_local = True
 
     def __init__(self, path: Path) -> None:
-        """Raises for what is not there."""
+        """Raises if it does not exist."""
         if not path.exists():
             raise BadInput(f"there is no {path} (seen from {Path.cwd()}).", hint="Name a file or a folder.")
         self._path = path.absolute()
@@ -97,10 +97,10 @@ class LocalSource(Source):
 
 
 class HadoopSource(Source):
-    """On a file system that Hadoop knows."""
+    """Files on a file system that Hadoop knows."""
 
     def __init__(self, files: FileSystem) -> None:
-        """Raises for what is not there."""
+        """Raises if it does not exist."""
         self._files = files
         self.shown = files.url
         scheme, host, path = _parts(files.url)
@@ -128,7 +128,7 @@ def is_elsewhere(source: str) -> bool:
 
 
 def source_at(text: str, spark: SparkSession | None) -> Source:
-    """The source of a path or a URL; of one elsewhere only Spark knows anything."""
+    """The source of a path or a URL. Spark reads a URL that is not on this host."""
     if not is_elsewhere(text):
         here = local_path(text) if text.lower().startswith("file:/") else None
         return LocalSource(here or Path(text))
@@ -138,14 +138,14 @@ def source_at(text: str, spark: SparkSession | None) -> Source:
 
 
 def path_of_url(address: str) -> str:
-    """A file as Spark names it in a row, as a person knows it."""
+    """The readable path of a file that Spark names as a URL."""
     plain = unquote(address)
     here = local_path(plain)
     return plain if here is None else str(here)
 
 
 def is_hidden(name: str) -> bool:
-    """As Spark sees it: what writers keep for themselves."""
+    """Whether Spark ignores a file: names for the writers' own use."""
     return name.startswith(".") or (name.startswith("_") and "=" not in name) or name.endswith("._COPYING_")
 
 
@@ -163,7 +163,7 @@ def tail_of(source: Source, name: str) -> bytes:
 
 
 def is_open_to(tail: bytes, field: str) -> bool:
-    """Whether a field of CSV is quoted and goes on to this end of its file, with no quote to close it."""
+    """Whether a CSV field begins with a quote that is not closed up to this end of its file."""
     # Spark gives all line ends as one kind.
     raw = ('"' + field.replace('"', '""')).encode()[-_TAIL:]
     return tail.replace(b"\r\n", b"\n").endswith(raw.replace(b"\r\n", b"\n"))

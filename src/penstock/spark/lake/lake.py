@@ -2,7 +2,7 @@
 
 ==================================  ============================================================================
 ``_manifests/0000000012.json``      names all files of the lake, and how far its sources were read
-``data/TABLE/run=ID/day=…/….parquet``  the files of a run; those that no manifest names are nobody's
+``data/TABLE/run=ID/day=…/….parquet``  the files of a run; those that no manifest names do not count
 ==================================  ============================================================================
 
 Nothing is renamed and nothing is overwritten, so any file system does that Hadoop knows: a disk, HDFS, S3, ABFS, GCS.
@@ -26,9 +26,9 @@ from penstock.spark.lake.tables import SCHEMAS
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-KEPT = 10  # manifests; whoever reads by one of them still finds its files
-CUT_OFF_MS = 10 * 60 * 1000  # for which a manifest that is not whole may be one that is being written
-ABANDONED_MS = 24 * 60 * 60 * 1000  # after which the files of a run that never committed go
+KEPT = 10  # manifests that are kept: readers of one of them still find its files
+CUT_OFF_MS = 10 * 60 * 1000  # during which an incomplete manifest may still be under way
+ABANDONED_MS = 24 * 60 * 60 * 1000  # after which the files of a run that never committed are deleted
 
 
 class Lake:
@@ -41,7 +41,7 @@ class Lake:
         self.files = FileSystem(spark, self.url)
 
     def now(self) -> Manifest:
-        """The manifest that counts; an empty one for a lake that has none yet."""
+        """The current manifest, or an empty one for a lake without any."""
         for number in manifest.numbers(self.files.names(manifest.FOLDER)):
             current = self._read(number)
             if current is not None:
@@ -67,7 +67,7 @@ class Lake:
 
     @contextmanager
     def change(self) -> Iterator[Run]:
-        """A run; what it has written is committed when the block ends, and nobody's if it raises."""
+        """Start a run. Its files are committed when the block ends, and do not count if it raises."""
         with self.files.alone():
             run = Run(self)
             yield run
@@ -100,7 +100,7 @@ class Run:
     """One change of a lake: new files beside the old, and the manifest that makes them count."""
 
     def __init__(self, lake: Lake) -> None:
-        """From the lake as it is."""
+        """Begin with the lake as it is now."""
         self.lake = lake
         self.id = new_nonce()
         self.base = lake.now()
@@ -114,7 +114,7 @@ class Run:
         return self._files.get(table, [])
 
     def add(self, table: str, frame: DataFrame) -> list[DataFile]:
-        """Write rows beside those that are there; the new files."""
+        """Add rows to a table. Returns the new files."""
         files = self._write(table, frame)
         self._files[table] = self.files(table) + files
         return files
@@ -131,7 +131,7 @@ class Run:
         self._files[table] = [file for file in self.files(table) if file.path not in gone] + self._write(table, frame)
 
     def commit(self) -> None:
-        """Make what was written count, if anything has changed; ``Conflict`` if another run was faster."""
+        """Commit what was written, if anything has changed; ``Conflict`` if another run was faster."""
         if self._files == self.base.files and self.sources == self.base.sources:
             return
         files = self.lake.files
@@ -151,7 +151,7 @@ class Run:
         self._forget([number for number in numbers if number < after.number], after)
 
     def _was_cut_off(self, name: str) -> bool:
-        """Whether somebody was killed while this manifest was written, and not a moment ago."""
+        """Whether this manifest is incomplete because its writer was killed, and not just now."""
         if manifest.decode(self.lake.files.read(name), name=name) is not None:
             return False
         return self.lake.files.modified_ms(name) < _now_ms() - CUT_OFF_MS

@@ -1,7 +1,7 @@
 """What a lake consists of: one small file names all others, so that a change of many files is seen at once or never.
 
 A manifest is a numbered file in ``_manifests`` that is written once. The one with the highest number counts. It ends
-with a checksum: where writing it was cut off, it counts as not there.
+with a checksum: an incomplete one is ignored.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Manifest(msgspec.Struct, frozen=True):
     files: dict[str, list[DataFile]] = {}
 
     def paths(self) -> set[str]:
-        """Of all files."""
+        """The paths of all files."""
         return {file.path for files in self.files.values() for file in files}
 
     def days_of(self, table: str, days: set[str]) -> list[DataFile]:
@@ -53,7 +53,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 def name_of(number: int) -> str:
-    """Where a manifest is."""
+    """The path of a manifest."""
     return f"{FOLDER}/{number:010d}{_SUFFIX}"
 
 
@@ -64,13 +64,13 @@ def numbers(names: list[str]) -> list[int]:
 
 
 def encode(manifest: Manifest) -> bytes:
-    """With its checksum behind it."""
+    """Encode a manifest, followed by its checksum."""
     content = msgspec.json.encode(manifest)
     return content + b"\n" + _sum(content) + b"\n"
 
 
 def decode(content: bytes, *, name: str) -> Manifest | None:
-    """None for one that is not whole."""
+    """Decode a manifest. Returns None if it is incomplete."""
     body, _, tail = content.partition(b"\n")
     if tail.strip() != _sum(body):
         return None

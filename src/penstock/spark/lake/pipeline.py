@@ -1,12 +1,12 @@
 """The history pipeline: what queues, logs and circuits did, into the tables of a lake.
 
-A run takes what is new since the last one, writes it beside what is there, adds it to the tables of the days it belongs
-to, and commits rows, tables and how far it has read in one step. So every row counts once, late ones find their day, a
-run that is killed leaves nothing, and one without new rows changes nothing. It costs what is new costs, not what is
-there: history is not read again, and small files of a day are merged as they become many.
+A run reads what is new since the last one, writes it to new files, adds it to the tables of the days it belongs to,
+and commits rows, tables and positions in one step. So every row counts once, late ones find their day, a
+run that is killed leaves nothing, and one without new rows changes nothing. Its cost depends on what is new, not on the
+size of the lake: history is not read again, and small files of a day are merged as they become many.
 
-A source is a store at its URL, told apart by its identity from what was there before: a database or a log that was
-created again is another source, whose numbers start again, and the rows of the old one stay.
+A source is a store at its URL, known by its identity: a database or a log that was re-created is another
+source, whose numbers start again, and the rows of the old one stay.
 
 ===============  =====================================================================================
 table            a row
@@ -51,7 +51,7 @@ COLUMNS = "seq,id,queue,state,generation,attempt,created,due,started,ended,owner
 LAG_SCHEMA = "at TIMESTAMP, log STRING, `group` STRING, lag BIGINT"
 TRANSITIONS = "store STRING, circuit STRING, at TIMESTAMP, state STRING, why STRING"
 MANY = 8  # small files of one day, after which they are merged
-LARGE = 128 * 1024 * 1024  # bytes of a file that is left as it is
+LARGE = 128 * 1024 * 1024  # bytes from which on a file is left as it is
 
 
 class Sources(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +62,7 @@ class Sources(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_sources(sources: Sources) -> None:
-    """Raise for what is not there; it needs no Spark."""
+    """Raise for sources that do not exist. It needs no Spark."""
     for url in sources.queues:
         queues_at(absolute(url))
     for url, log in sources.lags:
@@ -70,7 +70,7 @@ def check_sources(sources: Sources) -> None:
 
 
 class New(NamedTuple):
-    """What a source has beyond the last run."""
+    """What a source has since the last run."""
 
     source: str  # its name in the lake
     table: str
@@ -79,14 +79,14 @@ class New(NamedTuple):
 
 
 class Ran(msgspec.Struct, frozen=True):
-    """What a run came to: new rows per source, and the days whose tables have changed."""
+    """The result of a run: new rows per source, and the days whose tables have changed."""
 
     rows: dict[str, int]
     days: tuple[str, ...]
 
 
 class Pipeline:
-    """One lake, and what feeds it."""
+    """One lake and its sources."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class Pipeline:
         self.progress = progress
 
     def run(self) -> Ran:
-        """Take in what is new and add it to the tables; all of it counts, or nothing."""
+        """Read what is new and add it to the tables, all or nothing."""
         check_sources(self.sources)
         self.spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
         rows: dict[str, int] = {}
@@ -147,7 +147,7 @@ class Pipeline:
             name = f"lag-{_short(url, log, logs.identity(log))}"
             bounds = logs.bounds(log)
         known = run.sources.get(name, Position()).offsets
-        # What retention has deleted meanwhile is gone; the rest is read.
+        # Skip what retention has deleted meanwhile.
         first = {
             str(number): max(known.get(str(number), 0), partition.start) for number, partition in enumerate(bounds)
         }
@@ -176,7 +176,7 @@ class Pipeline:
         return files
 
     def _take_transitions(self, run: Run, url: str) -> None:
-        """The last transitions of every circuit; the lake keeps what the store forgets."""
+        """Add the last transitions of every circuit; the lake keeps those that the store forgets."""
         with open_queues(url) as store:
             name = _short(url)
             transitions = [
@@ -236,6 +236,6 @@ class Pipeline:
 
 
 def _short(url: str, *more: str) -> str:
-    """A source in a file name: what it is called with its password left out, and what tells it apart, hashed."""
+    """A short name of a source for file names: a hash of its masked URL and its identity."""
     plain = "\0".join((read_url(url).masked, *more))
     return hashlib.blake2b(plain.encode(), digest_size=5).hexdigest()

@@ -23,7 +23,7 @@ class LakeReader:
     """The tables of one lake as they were when it was opened."""
 
     def __init__(self, place: str | Path) -> None:
-        """Raises where there is no lake."""
+        """Raises if there is no lake."""
         self.url = lake_url(place)
         try:
             self._files, self._root = fs.FileSystem.from_uri(self.url)

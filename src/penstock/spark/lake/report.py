@@ -1,4 +1,4 @@
-"""The report: one page that needs nothing else, with what a person would look at first at the top."""
+"""The report: one self-contained page, with the most important figures at the top."""
 
 from __future__ import annotations
 

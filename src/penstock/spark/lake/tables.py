@@ -1,9 +1,9 @@
 """The tables of a lake, as functions from DataFrame to DataFrame: use them in a lake or in a job of your own.
 
-``attempts`` are rows of ``format("penstock")`` with ``kind="history"``, with ``by_time`` applied. What these functions
-give can be added up again: ``merge_hours`` and its sisters take rows of several runs, or of several hours, and give
-what one run over all of it would have given. Quantiles come from sketches (KLL, k = 200) that are kept beside them: of
-up to 200 values they are exact, and of more they are a value whose rank is wrong by at most 1.7 % of all (99 % sure).
+``attempts`` are rows of ``format("penstock")`` with ``kind="history"``, with ``by_time`` applied. The results of
+these functions can be added up again: ``merge_hours`` and the like take rows of several runs, or of several hours, and
+return what one run over everything would have returned. Quantiles come from sketches (KLL, k = 200) in columns of their
+own: they are exact up to 200 values; of more values, the rank is wrong by at most 1.7 % of all (99 % sure).
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def circuits(transitions: DataFrame) -> DataFrame:
     from pyspark.sql import functions as f
 
     order = Window.partitionBy("store", "circuit").orderBy("at")
-    # Half open is a try, not an end: what was open is over when it closes.
+    # Half open is a trial, not an end: an open period ends when the circuit closes.
     edges = transitions.where("state IN ('open', 'closed')")
     edges = edges.withColumn("before", f.lag("state").over(order)).where("before IS NULL OR before <> state")
     periods = edges.withColumn("until", f.lead("at").over(order)).where("state = 'open'")

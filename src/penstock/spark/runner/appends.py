@@ -15,14 +15,14 @@ class TaskAppends:
     """Collects what the checkpoints of one task append in one batch; all of it is committed with the batch, or none."""
 
     def __init__(self, store: LogStore) -> None:
-        """Nothing yet."""
+        """Start with nothing to append."""
         self._store = store
         self._held: Appends = []
         self._size = 0
         self._stages: dict[str, Stage] = {}
 
     def add(self, appends: Appends) -> None:
-        """Take the appends of a checkpoint."""
+        """Add the appends of a checkpoint."""
         self._held += appends
         self._size += sum(sum(map(len, records.values)) for _, records in appends)
         if self._size > SMALL:
@@ -37,12 +37,12 @@ class TaskAppends:
         stage.append([(partition.index, records)])
 
     def close(self) -> tuple[list[Part], list[Staged]]:
-        """What goes with the result, and what was written aside."""
+        """Close. Returns the parts that go with the result, and those that were staged."""
         parts = [_part(partition, records) for partition, records in self._held]
         return parts, [stage.close() for stage in self._stages.values()]
 
     def discard(self) -> None:
-        """Throw it away."""
+        """Discard everything that was staged."""
         for stage in self._stages.values():
             stage.discard()
 
@@ -58,5 +58,5 @@ def _part(partition: Partition, records: NewRecords) -> Part:
 
 
 def records_of(part: Part) -> NewRecords:
-    """A part as a store takes it."""
+    """The records of a part, as a store takes them."""
     return NewRecords(part.values, part.keys, part.times, part.headers)

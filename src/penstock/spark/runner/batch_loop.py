@@ -1,7 +1,7 @@
 """The loop of a computation on Spark: plan a batch, write the plan down, let Spark compute it, commit it.
 
-What it knows is from the log store, or from its own batches: the offsets of the group, the state log, and the plan that
-was written down last say how far the computation is.
+It knows what the log store and its own batches say: the offsets of the group, the state log, and the last plan that
+was written down tell how far the computation is.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from penstock.stream.internal_logs import cut_state_log
 from penstock.stream.runner import Settings, Status
 from penstock.stream.topology import Topology
 
-LOOK = 0.02  # seconds after which a loop that has nothing to do looks around
+LOOK = 0.02  # seconds after which an idle loop checks its orders
 SIGNS = 4  # of life within max_poll
 
 
@@ -39,14 +39,14 @@ class Failed(Exception):
 
 
 class Control:
-    """What a loop is to do, set by its runner."""
+    """What a loop should do, set by its runner."""
 
     def __init__(self) -> None:
         """Nothing yet."""
         self.stopping = threading.Event()  # after the batch under way
         self.killed = threading.Event()  # at once
         self.finishing: bool | None = None  # True: the input has ended; False: only drain
-        self.finished = threading.Event()  # all is done that finishing means
+        self.finished = threading.Event()  # finishing is done
 
 
 class BatchLoop:
@@ -68,13 +68,13 @@ class BatchLoop:
         self._life = duration(settings.max_poll, name="max_poll").total_seconds() / SIGNS
         self._sign_of_life = time.monotonic()
         results.clear()
-        # The epoch comes first: nobody else can move the computation from here on.
+        # The epoch comes first: from here on no other driver can move the computation.
         self._log = BatchLog(store, self._node.name)
         last = self._log.begin()
         self._event_time = DriverTime(store, resolved, topology)
         self._event_time.resume()
         self._planner = Planner(store, resolved, self._event_time, most_records=settings.checkpoint_records)
-        self._repeat = self._planner.again(last)  # what the driver before had planned and not done
+        self._repeat = self._planner.again(last)  # what the previous driver had planned and not done
         self._publish(at_once=True)
 
     def close(self) -> None:
@@ -84,7 +84,7 @@ class BatchLoop:
     # --- the loop ----------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Batch after batch, until told to stop."""
+        """Run batch after batch, until told to stop."""
         control = self._control
         # State is looked at once: timers may be due. And init() is called whether records come or not.
         everybody = self._node.computation.keeps or self._node.computation.overrides("init")
@@ -109,15 +109,15 @@ class BatchLoop:
             self._publish(at_once=True)
 
     def _next(self, *, everybody: bool) -> MicroBatch | None:
-        """What there is to do now; None: nothing."""
+        """The next batch, or None if there is nothing to do."""
         finishing = self._control.finishing
         if finishing is not None and self._planner.ends is None:
             self._planner.end_input()
         return self._planner.next(everybody=everybody, finish=finishing, skipped=self._status.skipped)
 
     def _rest(self) -> None:
-        """There is nothing to do."""
-        # Not by what was asked for: that may have come after the look which found nothing.
+        """With nothing to do: finish if the input has ended, else report event time."""
+        # Do not rely on requests: one may have come after the check that found nothing.
         if self._planner.ends is not None and self._planner.is_read():
             self._control.finished.set()
             return
@@ -125,7 +125,7 @@ class BatchLoop:
         self._control.stopping.wait(LOOK)
 
     def _computed(self, batch: MicroBatch) -> list[TaskResult]:
-        """What Spark makes of a batch."""
+        """Let Spark compute a batch."""
         job = self._jobs.start(batch)
         while not wait((job,), LOOK).done:
             self._show_life()
@@ -139,7 +139,7 @@ class BatchLoop:
     def _commit(self, batch: MicroBatch, results: list[TaskResult]) -> None:
         """Make what a batch did visible: everything in it, or nothing."""
         # 1. One transaction: outputs, state and timers, dead letters, and the input offsets. Offsets that stay go with
-        #    it too: whoever has lost its partitions is refused.
+        #    it too: a driver that has lost its partitions is refused.
         offsets = {
             **self._planner.positions_of({result.index for result in results}),
             **{Partition(log, result.index): at for result in results for log, at in result.positions.items()},
@@ -148,7 +148,7 @@ class BatchLoop:
         committed = Committed()
         if has_appends or any(self._planner.positions.get(place) != at for place, at in offsets.items()):
             committed = self._log.commit_batch(results, [(self._tailer.source, offsets)])
-        # 2. Where the next batch begins, and which state it goes by.
+        # 2. Where the next batch begins, and which state it uses.
         written = {place: appended[-1] + 1 for place, appended in committed.offsets.items() if len(appended)}
         self._planner.done(results, written)
         self._event_time.processed(results, has_written=has_appends)
@@ -163,7 +163,7 @@ class BatchLoop:
             self._control.finished.set()
 
     def _show(self, results: list[TaskResult]) -> None:
-        """Count; raises if a task has failed for good."""
+        """Update the counts. Raises if a task has failed for good."""
         status = self._status
         for result in results:
             self._results[result.index] = result
@@ -179,7 +179,7 @@ class BatchLoop:
     # --- between two batches -----------------------------------------------------------------------------
 
     def _report(self) -> None:
-        """Tell those that read the outputs how far they may go."""
+        """Report event time to the readers of the outputs."""
         if self._event_time.reports:
             self._event_time.look(self._planner.positions)
             self._event_time.offer(self._planner.waiting)
@@ -188,7 +188,7 @@ class BatchLoop:
     def _publish(self, *, at_once: bool = False) -> None:
         tasks, reports = self._event_time.due(at_once=at_once)
         if tasks:
-            # With the offsets: whoever has lost its partitions has nothing to report.
+            # With the offsets: a driver that has lost its partitions has nothing to report.
             self._log.commit(reports, [(self._tailer.source, self._planner.positions_of(tasks))])
             self._event_time.published(tasks)
 

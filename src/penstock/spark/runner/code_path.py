@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 CODE = "code"
 READ = 5_000  # records that are taken at a time
-SHORT_PAUSE = 1.0  # seconds; longer pauses between attempts are waited for by the driver
+SHORT_PAUSE = 1.0  # seconds; the driver waits for longer pauses between attempts
 NEVER = 1 << 60  # records, and seconds: one batch, one checkpoint, but for what has to be collected at once
 
 
@@ -89,7 +89,7 @@ class PlannedRecords:
 
 
 class PlannedTime:
-    """Event time as the plan says; the driver reads the reports of others and writes those of this computation."""
+    """Event time from the plan: the driver reads the reports of others and writes those of this computation."""
 
     def __init__(self, inputs: Mapping[str, str]) -> None:
         """``inputs``: streams by the computation's own names."""
@@ -97,7 +97,7 @@ class PlannedTime:
         self.plan = TaskPlan(0)
 
     def observe(self, tasks: Collection[Task], positions: Positions, now: Micros) -> Mapping[int, Silent]:
-        """How far the inputs count, before the planned ranges and once they are processed."""
+        """How far event time is in the inputs, before the planned ranges and after them."""
         plan = self.plan
         for task in tasks:
             task.watermark.firm = max(task.watermark.firm, plan.firm)
@@ -151,13 +151,13 @@ class PartitionTask:
         return 0 if task is None else sum(cell.entry_count() for cell in task.cells.values()) + len(task.timers)
 
     def abandon(self) -> None:
-        """It has no further batches."""
+        """Drop the task: it has no further batches."""
         self.engine.abandon()
 
     # --- a batch -----------------------------------------------------------------------------------------
 
     def prepare(self, batch: MicroBatch, plan: TaskPlan) -> Task:
-        """Begin a batch, with the state that holds."""
+        """Begin a batch, with the current state."""
         self._now = batch.now
         self.event_time.plan = plan
         for name in Counts.__struct_fields__:
@@ -172,7 +172,7 @@ class PartitionTask:
         return task
 
     def run(self, batch: MicroBatch, plan: TaskPlan) -> TaskResult:
-        """Process all records of the plan, then what the end of the input means; raises what may not happen again."""
+        """Process all records of the plan, then the end of the input. Raises transient errors."""
         error: str | None = None
         finished, path = False, FOLD
         try:
@@ -197,7 +197,7 @@ class PartitionTask:
         return self.result(batch, path, error=error, finished=finished)
 
     def _fold(self, plan: TaskPlan) -> bool:
-        """Fold all records of the plan at once; False, and nothing done, if they have to be looked at one by one."""
+        """Fold all records of the plan at once. Returns False, and does nothing, if they have to go one by one."""
         fold_path = self._fold_path
         waiting = sum(stop - start for start, stop in plan.ranges.values())
         if fold_path is None or plan.retry is not None or waiting < FEW:
@@ -208,7 +208,7 @@ class PartitionTask:
         try:
             checkpoint = self.engine.fold(self.index, lambda task: fold_path.run(task, plan, local, known.stream))
         except Exception:
-            # Something is wrong with a record: record by record it comes to light, and to its policy.
+            # A record is bad: processing record by record finds it, and applies the policy.
             logger.debug("%s does not fold this batch", self.spec.name, exc_info=True)
             return False
         self.collect(checkpoint)
@@ -263,17 +263,17 @@ class PartitionTask:
         return True
 
     def collect(self, checkpoint: Checkpoint) -> None:
-        """A checkpoint becomes part of the batch."""
+        """Add a checkpoint to the batch."""
         if not checkpoint.is_empty:
             self._appends.add(checkpoint.appends())
-        # Where its records will be is not known yet; not before the end of the state log, in any case.
+        # The offsets of its records are not known yet, but they are not before the end of the state log.
         ends = {self._state_partition: self._state.end} if checkpoint.state else {}
         cuts = self.engine.committed(checkpoint, ends)
         self._needed_from = cuts.get(self._state_partition, self._needed_from)
         self._positions.update(checkpoint.offsets)
 
     def result(self, batch: MicroBatch, path: str, *, error: str | None = None, finished: bool = False) -> TaskResult:
-        """What came of the batch."""
+        """The result of the batch."""
         self.engine.drop_work()
         task = self.engine.tasks[self.index]
         parts, staged = self._appends.close()

@@ -1,9 +1,9 @@
 """The log of plans, and the one transaction that makes a batch visible.
 
-A computation on Spark has a log ``<computation>.batches``. A driver that starts writes the last plan of the one before
-it again, under an epoch of its own; then it writes every batch down before it runs. All its transactions carry one
-producer's name and numbers of (epoch, count) that rise. The store takes no number twice and none that is lower than
-the last, so a driver that another one has followed can neither plan nor commit: it is :class:`Fenced`.
+A computation on Spark has a log ``<computation>.batches``. A driver that starts writes its predecessor's last plan
+again, under a new epoch; then it writes every batch down before it runs. All its transactions carry one
+producer's name and numbers of (epoch, count) that rise. The store accepts only numbers that are higher than
+the last, so a driver with a successor can neither plan nor commit: it is :class:`Fenced`.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class BatchLog:
         )  # fmt: skip
 
     def begin(self) -> MicroBatch | None:
-        """Raise the epoch: from here on no other driver can commit. Gives the last plan, which may not be done."""
+        """Raise the epoch: from here on no other driver can commit. Returns the last plan, which may not be done."""
         epoch = 0
         while True:
             last = self._last()
-            # Offsets are never used again. If the log was deleted they are: then higher numbers are tried.
+            # Offsets are never reused, unless the log was deleted: then higher numbers are tried.
             end = self._store.bounds_of(self._partition).end
             epoch = max(end + 1, 2 * epoch, 0 if last is None else last.epoch + 1)
             self.epoch, self._count = epoch, 0
@@ -59,7 +59,7 @@ class BatchLog:
                 return last
 
     def plan(self, batch: MicroBatch) -> None:
-        """Write a batch down, before it runs; raises :class:`Fenced` if another driver has begun."""
+        """Write a batch down before it runs. Raises :class:`Fenced` if another driver has begun."""
         batch.epoch, batch.sequence = self.epoch, self._count
         # Versions of the state mean something to the workers of this driver only.
         tasks = [msgspec.structs.replace(plan, versions=[]) for plan in batch.tasks]
@@ -68,7 +68,7 @@ class BatchLog:
         failpoints.point("spark.batch.planned")
 
     def commit_batch(self, results: Sequence[TaskResult], offsets: Offsets) -> Committed:
-        """Outputs, state, dead letters and offsets of all tasks, together or not at all."""
+        """Commit outputs, state, dead letters and offsets of all tasks, together or not at all."""
         parts = [(Partition(part.log, part.partition), records_of(part)) for done in results for part in done.parts]
         failpoints.point("stream.checkpoint.before")
         committed = self.commit(parts, offsets, [staged for done in results for staged in done.staged])
@@ -76,11 +76,11 @@ class BatchLog:
         return committed
 
     def commit(self, appends: Appends, offsets: Offsets, staged: Sequence[Staged] = ()) -> Committed:
-        """One transaction of this driver."""
+        """Commit one transaction of this driver."""
         try:
             committed = self._transact(appends, offsets, staged)
         except Fenced as fenced:
-            # Kafka shuts out whoever had a producer's name before, also if the one before tries once more.
+            # Kafka fences the former holder of a producer's name, even if that tries once more.
             if not self._store.capabilities.dense and self._is_driving():
                 raise StoreUnavailable(
                     f"a transaction of {self._computation} was refused: {fenced.message}"
@@ -118,7 +118,7 @@ class BatchLog:
 
 
 def merged(appends: Appends) -> Appends:
-    """One part for each partition: several tasks may write to one."""
+    """Merge the parts of each partition: several tasks may write to one."""
     parts: dict[Partition, list[NewRecords]] = {}
     for partition, records in appends:
         parts.setdefault(partition, []).append(records)

@@ -1,4 +1,4 @@
-"""One computation at the driver: its thread. What fails is begun again, after a pause."""
+"""One computation at the driver: its thread, which starts again after a failure and a pause."""
 
 from __future__ import annotations
 
@@ -77,12 +77,12 @@ class ComputationDriver:
         self.control.stopping.set()
 
     def finish(self, final: bool) -> None:
-        """The input ends where it ends now: do what is left, then end."""
+        """Take the current end of the input as final: do what is left, then end."""
         self.control.finishing = final
 
     @property
     def has_finished(self) -> bool:
-        """Whether all is done that :meth:`finish` means."""
+        """Whether everything that :meth:`finish` asks for is done."""
         return self.control.finished.is_set()
 
     @property
@@ -91,7 +91,7 @@ class ComputationDriver:
         return self.status.state in ("failed", "stopped")
 
     def lows(self) -> list[Micros]:
-        """The watermarks of its tasks; one that has never had a record holds nobody back."""
+        """The watermarks of its tasks. A task that never had a record does not hold event time back."""
         lags = [self.store.lags(stream, self.node.name) for stream in self.node.inputs.values()]
         results = dict(self._results)
         lows = {index: results[index].low if index in results else LOWEST for index in range(self._resolved.tasks)}
@@ -145,14 +145,14 @@ class ComputationDriver:
         )
 
     def _live(self) -> None:
-        """From the moment it has the computation to itself until it ends or fails."""
+        """One life, from getting the computation until it ends or fails."""
         spec = TaskSpec(new_id(), self._spec.url, self._spec.topology, self._spec.name, self._resolved.writers)
         jobs = SparkJobs(self._context, self.node.name, packed(spec))
         partitions: list[str | Partition] = [
             partition for index in range(self._resolved.tasks) for partition in self._resolved.partitions_of(index)
         ]
         options = {"max_poll": self._settings.max_poll, "out_of_range": "earliest"}  # its positions mean nothing
-        # Whoever has the partitions of the group runs the computation, on Spark or elsewhere.
+        # The owner of the group's partitions runs the computation, on Spark or elsewhere.
         try:
             with self.store.tailer(partitions, self.node.name, bytes, **options) as tailer:
                 loop = BatchLoop(
@@ -171,7 +171,7 @@ class ComputationDriver:
 
 
 def _line(error: BaseException) -> str:
-    """An error in one line: of Spark's pages the last cause that is not Spark's own wrapping."""
+    """An error in one line; of Spark's errors the last cause that is not a wrapper."""
     text = str(error).strip()
     causes = [cause for cause in _CAUSE.findall(text) if not cause.startswith(_WRAPPINGS)]
     if causes:

@@ -1,7 +1,7 @@
 """Event time at the driver: how far it is in each task, and what it reports to the readers of the outputs.
 
-Tasks compute with what the plan tells them; between two batches the driver looks at the reports of other computations,
-finds inputs that are silent, and writes the reports of its own.
+Tasks compute with the event time in the plan. Between two batches the driver reads the reports of other computations,
+finds silent inputs, and writes its own reports.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class DriverTime:
         self._reader.look()
 
     def processed(self, results: list[TaskResult], *, has_written: bool) -> None:
-        """A batch was committed."""
+        """Take the results of a committed batch."""
         if self._publishers and has_written:
             self._output_ends = ends_of(self._store, self._node.outputs.values())
         for result in results:
@@ -71,7 +71,7 @@ class DriverTime:
     # --- plans -------------------------------------------------------------------------------------------
 
     def add_to(self, plan: TaskPlan, now: Micros) -> None:
-        """How far the inputs of a task count, before its ranges and at their ends."""
+        """Add to a plan how far event time is in the task's inputs, before its ranges and at their ends."""
         last = self.last.get(plan.index)
         if last is not None:
             plan.time = TaskTime(last.low, last.highs, last.heard)
@@ -89,7 +89,7 @@ class DriverTime:
         plan.silent = {local: known for local, known in silent.items() if self._node.inputs[local] not in plan.ranges}
 
     def reached(self, index: int) -> Micros:
-        """How far a task was before this driver, by what was reported of it."""
+        """How far a task was before this driver, by its reports."""
         return self._resumed.get(index, (LOWEST, LOWEST))[1]
 
     def is_due(self, index: int, now: Micros) -> bool:
@@ -134,7 +134,7 @@ class DriverTime:
         return bool(self._publishers)
 
     def resume(self) -> None:
-        """Take up what was reported before; what does not hold any more is replaced before anything is produced."""
+        """Continue from earlier reports. Those that no longer hold are replaced before anything is produced."""
         if not self._resolved.reports_time:
             return
         streams = tuple(self._node.inputs.values())
@@ -182,6 +182,6 @@ class DriverTime:
         return list(reports), [(Partition(low_log(self._node.name), 0), encoded(reports.values()))]
 
     def published(self, tasks: list[int]) -> None:
-        """Their reports were written."""
+        """Note that their reports were written."""
         for index in tasks:
             self._publishers[index].committed()

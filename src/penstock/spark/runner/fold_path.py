@@ -1,12 +1,12 @@
 """The fold path: totals and windows fold all records of a batch first, and touch the state of a key once.
 
 Records are read as Arrow columns. Counts, and sums and extremes of whole numbers, are folded in columns; other folds
-are called record by record, in order, on what the batch has come to so far. Then the results are put to the state as
-the computation itself would do it, and the engine closes windows and makes the checkpoint. So the state, and every
-result, are those of the code path.
+are called record by record, in order, on the batch's value so far. Then the results are put into the state as the
+computation itself would do it, and the engine closes windows and makes the checkpoint. So the state and every result
+are those of the code path.
 
 Whatever cannot be folded exactly raises: a record that cannot be read, a fold that fails, a key that is not text. Then
-nothing has happened, and the batch goes through the code path, which finds the record that is to blame.
+nothing has happened, and the batch goes through the code path, which finds the bad record.
 
 Arrow and numpy are imported when they are needed: this module is loaded where nothing may start threads.
 """
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 FOLD = "fold"
 ROWS = 100_000  # that are folded at a time
 FEW = 100  # records that are sooner processed than Arrow is imported
-FAR = 1 << 61  # microseconds; no calendar goes so far, and columns of times may not either
+FAR = 1 << 61  # microseconds; beyond any calendar, and beyond what columns of times hold
 _UNCHANGING = frozenset({int, float, str, bytes, bool, type(None)})
 
 Rows = Iterator[tuple[str, Micros, Any]]  # key, start of the window, what its records come to
@@ -53,7 +53,7 @@ class RecordColumns:
     """Some records of one partition."""
 
     def __init__(self, batch: pa.RecordBatch, codec: Codec[Any]) -> None:
-        """As the log gives them."""
+        """Take the batches of the log."""
         self.count = batch.num_rows
         self.keys = batch.column("key")
         self.times: np.ndarray = batch.column("time").cast("int64").to_numpy(zero_copy_only=False)
@@ -64,14 +64,14 @@ class RecordColumns:
             raise NotExact("a time is beyond every calendar.")
 
     def values(self) -> list[Any]:
-        """What the records hold."""
+        """The values of the records."""
         payloads = self.payloads.to_pylist()
         if isinstance(self._codec, JsonCodec):
             return self._codec.decode_many(payloads)
         return list(map(self._codec.decode, payloads))
 
     def check_readable(self) -> None:
-        """Raise for a record that nobody can read: it is a failure, also if it is only counted."""
+        """Raise for a record that cannot be read: it is a failure, even if it is only counted."""
         if not isinstance(self._codec, BytesCodec):
             self.values()
 
@@ -96,7 +96,7 @@ class RecordColumns:
         return ["" if key is None else key.decode() for key in self.keys.to_pylist()]
 
     def key(self, rank: int) -> str | None:
-        """The key of one record, as it is in the log."""
+        """The key of one record, as the log has it."""
         key = self.keys[rank].as_py()
         return None if key is None else key.decode()
 
@@ -131,7 +131,7 @@ class FoldPath:
                     yield RecordColumns(batch, self._codec)
 
     def numbers(self, columns: RecordColumns) -> pa.Array:
-        """What is aggregated, as a column of whole numbers, or of floats where order does not matter; else raises."""
+        """The values to aggregate, as a column of whole numbers, or of floats if order does not matter. Else raises."""
         import pyarrow as pa
 
         values: Iterable[Any] = columns.values()
@@ -150,7 +150,7 @@ class FoldPath:
         return numbers
 
     def combined(self, held: Any, partial: Any) -> Any:
-        """What was held and what the batch came to, as one."""
+        """Combine the value held so far with the batch's."""
         return cast(Aggregate, self._known).combined(held, partial)
 
 
@@ -165,7 +165,7 @@ class FoldWindows(FoldPath):
         self._every = computation.every
 
     def run(self, task: Task, plan: TaskPlan, local: str, log: str) -> Folded:
-        """Fold the records of a plan, and put what they come to to the state of a task."""
+        """Fold the records of a plan, and put the results into the state of a task."""
         count, newest = 0, None
         opened = cast(MapCell, task.cells["open"])
         for columns in self.columns(plan, log):
@@ -181,7 +181,7 @@ class FoldWindows(FoldPath):
         return Folded(count, local, newest)
 
     def _in_columns(self, columns: RecordColumns, low: Micros) -> Rows:
-        """What the records come to in each key and window."""
+        """The value of the records for each key and window."""
         import pyarrow as pa
 
         if self._aggregate is None or self._size % self._every:
@@ -205,7 +205,7 @@ class FoldWindows(FoldPath):
                     yield keys[code], start, partial
 
     def _one_by_one(self, task: Task, opened: MapCell, columns: RecordColumns) -> None:
-        """Call the fold for every record; a value that it may change is another one in each window."""
+        """Call the fold for every record. Each window gets a copy of a value that the fold may change."""
         fold, size, every, low = self._fold, self._size, self._every, task.watermark.low
         decode, ctx = self._codec.decode, task.ctx
         times, payloads = columns.times.tolist(), columns.payloads.to_pylist()
@@ -233,7 +233,7 @@ class FoldWindows(FoldPath):
         return window
 
     def _pass_on_late(self, task: Task, columns: RecordColumns) -> None:
-        """Records whose windows have all ended go on as they are."""
+        """Pass on records whose windows have all ended, unchanged."""
         import numpy as np
 
         to = self._windows.late
@@ -250,7 +250,7 @@ class FoldWindows(FoldPath):
 
 
 class FoldTotals(FoldPath):
-    """Running totals: told once in a batch for every key that had records."""
+    """Running totals: produced once per batch for every key that had records."""
 
     def __init__(self, store: LogStore, computation: Any, codec: Codec[Any]) -> None:
         """Nothing is folded yet."""
@@ -258,7 +258,7 @@ class FoldTotals(FoldPath):
         self._totals: running_fold = computation
 
     def run(self, task: Task, plan: TaskPlan, local: str, log: str) -> Folded:
-        """Fold the records of a plan, put what they come to to the state of a task, and tell it."""
+        """Fold the records of a plan, put the totals into the state of a task, and produce them."""
         count, newest = 0, None
         total = cast(ValueCell, task.cells[TOTAL])
         last: dict[str, tuple[str | None, Micros, Headers | None]] = {}  # of each key, the last record
@@ -279,7 +279,7 @@ class FoldTotals(FoldPath):
         return Folded(count, local, newest)
 
     def _in_columns(self, columns: RecordColumns) -> list[tuple[str, Any]]:
-        """What the records come to for each key."""
+        """The value of the records for each key."""
         import pyarrow as pa
 
         if self._aggregate is None:
@@ -323,7 +323,7 @@ def produce(output: Output, payload: bytes, key: str | None, time: Micros, heade
 
 
 def fold_path_of(computation: Computation) -> type[FoldTotals] | type[FoldWindows] | None:
-    """What folds for a computation; None: only the code path can run it."""
+    """The fold path of a computation, or None if only the code path can run it."""
     if type(computation) is running_fold:
         return FoldTotals
     if type(computation) is windowed_fold and not (

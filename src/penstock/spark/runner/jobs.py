@@ -1,4 +1,4 @@
-"""Spark as it is used here: a micro-batch is one job, of one task for each log partition that has something to do."""
+"""Jobs of Spark: a micro-batch is one job, with a task for each log partition that has something to do."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class SparkJobs:
     """The jobs of one computation, one after the other, in a thread of their own: Spark knows jobs by their threads."""
 
     def __init__(self, context: SparkContext, computation: str, spec: bytes) -> None:
-        """``spec`` is what workers have to know of the computation."""
+        """``spec`` is what workers need of the computation."""
         self._context = context
         self._computation = computation
         self._spec = spec
@@ -25,15 +25,15 @@ class SparkJobs:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"penstock-job-{computation}")
 
     def start(self, batch: MicroBatch) -> Future[list[TaskResult]]:
-        """Let Spark compute a batch; the results come by the numbers of their tasks."""
+        """Let Spark compute a batch. The results come by task number."""
         return self._thread.submit(self._run, batch)
 
     def cancel(self) -> None:
-        """Break off the job under way."""
+        """Cancel the job under way."""
         self._context.cancelJobGroup(self._group)
 
     def close(self) -> None:
-        """No more jobs."""
+        """End: no more jobs follow."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _run(self, batch: MicroBatch) -> list[TaskResult]:

@@ -1,4 +1,4 @@
-"""What driver and tasks send each other: a micro-batch with a plan for each task, and what came of it."""
+"""What driver and tasks send each other: a micro-batch with a plan for each task, and the results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.stream.engine.watermark import LOWEST, Promise, Reach, SilentInput
 
 
 class PostponedRecord(msgspec.Struct, array_like=True, frozen=True):
-    """A record that failed and is to be tried again, after a pause that the driver waits for."""
+    """A record that failed and will be tried again, after a pause that the driver waits for."""
 
     log: str
     offset: int
@@ -32,7 +32,7 @@ class TaskTime(msgspec.Struct):
 
 
 class StateVersion(msgspec.Struct, array_like=True, frozen=True):
-    """The state of a task after a batch that was committed: by whose result, and where the state log ended then."""
+    """The state of a task after a committed batch: the result it comes from, and the end of the state log then."""
 
     result: str
     end: int
@@ -46,17 +46,17 @@ class TaskPlan(msgspec.Struct):
     ranges: dict[str, tuple[int, int]] = {}  # by log: from, to before
     positions: dict[str, int] = {}  # where all its inputs are before the batch
     retry: PostponedRecord | None = None
-    time: TaskTime | None = None  # None: not known yet; the state log says it
-    reached: Micros = LOWEST  # how far the task has reported to be, before the driver began
+    time: TaskTime | None = None  # None: not known yet, the state log says it
+    reached: Micros = LOWEST  # how far the task was by its reports, before the driver began
     firm: Micros = LOWEST  # what was promised before
     # By the computation's own names of its inputs: how far the writers had come, before the range and at its end.
     reaches: dict[str, tuple[Reach, Reach]] = {}
     silent: dict[str, SilentInput] = {}  # inputs that are read to their ends, where nothing comes
-    versions: list[StateVersion] = []  # of the state, as far as the driver remembers; the last is what holds now
+    versions: list[StateVersion] = []  # of the state, as far as the driver remembers; the last one is current
 
     @property
     def position(self) -> tuple[Partition, int] | None:
-        """Where it begins: of its first input that has records."""
+        """Where it begins: in the first input with records."""
         starts = [(Partition(log, self.index), start) for log, (start, _) in self.ranges.items()]
         starts += [(Partition(log, self.index), start) for log, start in self.positions.items()]
         return starts[0] if starts else None
@@ -88,10 +88,10 @@ class Part(msgspec.Struct, array_like=True):
 
 @prepared
 class TaskResult(msgspec.Struct):
-    """What came of a task's part."""
+    """The result of a task's part."""
 
     index: int
-    id: str  # no other result has it, not of the same task run twice either
+    id: str  # unique, even if the same task runs twice
     path: str  # how it was computed: fold or code
     positions: dict[str, int] = {}
     parts: list[Part] = []
@@ -108,10 +108,10 @@ class TaskResult(msgspec.Struct):
     promise: Promise = Promise()
     next_event: Micros | None = None
     next_processing: Micros | None = None
-    state_needed_from: int | None = None  # what is before that in the state log can go
+    state_needed_from: int | None = None  # everything before it in the state log can be deleted
     retry: PostponedRecord | None = None
     error: str | None = None
-    finished: bool = False  # with what the end of the input means
+    finished: bool = False  # with the end of the input
 
 
 _BATCH = msgspec.msgpack.Decoder(MicroBatch)
@@ -119,15 +119,15 @@ _RESULT = msgspec.msgpack.Decoder(TaskResult)
 
 
 def encoded(message: MicroBatch | TaskResult) -> bytes:
-    """As bytes, for the log or for Spark."""
+    """Encode it, for the log or for Spark."""
     return msgspec.msgpack.encode(message)
 
 
 def decoded_batch(payload: bytes) -> MicroBatch:
-    """The way back."""
+    """Decode a batch."""
     return _BATCH.decode(payload)
 
 
 def decoded_result(payload: bytes) -> TaskResult:
-    """The way back."""
+    """Decode a result."""
     return _RESULT.decode(payload)

@@ -43,7 +43,7 @@ class Planner:
         self._look_up()
 
     def _look_up(self) -> None:
-        """Where the group is; a group that was forgotten or set back may be behind what the state has seen."""
+        """Look up where the group is. A group that was deleted or reset may be behind what the state has seen."""
         for log in self._logs:
             for index, offset in enumerate(self._store.committed(log, self._node.name)):
                 if offset is not None:
@@ -92,7 +92,7 @@ class Planner:
     # --- the next batch ----------------------------------------------------------------------------------
 
     def next(self, *, everybody: bool, finish: bool | None, skipped: int) -> MicroBatch | None:
-        """What to do next; None: nothing. With ``everybody`` all tasks have something to do."""
+        """Plan the next batch. Returns None if there is nothing to do; with ``everybody`` all tasks take part."""
         now = self._store.now()
         plans = self._ranges()
         self._event_time.look(self.positions)
@@ -113,7 +113,7 @@ class Planner:
         return MicroBatch(0, 0, now, list(plans.values()), closing, skipped, self._inputs)
 
     def again(self, batch: MicroBatch | None) -> MicroBatch | None:
-        """A batch that was planned before this driver began, if it was not done: the same records, once more.
+        """Plan a batch of an earlier driver again, if it was not done: the same records.
 
         Only ranges tell whether it was done, so a task without any is planned again. So is the silence of inputs: a
         record that has come since must not be late for what was planned and never committed.
@@ -137,7 +137,7 @@ class Planner:
         return msgspec.structs.replace(batch, tasks=tasks, finish=None) if tasks else None
 
     def _ranges(self) -> dict[int, TaskPlan]:
-        """The records that wait, shared out."""
+        """The ranges of waiting records, shared out."""
         now = time.monotonic()
         resting = {index for index, (_, until) in self._retries.items() if now < until}
         bounds = self._bounds()
@@ -160,17 +160,19 @@ class Planner:
         return {Partition(log, known.partition): known for log in self._logs for known in self._store.bounds(log)}
 
     def _check_inputs(self) -> None:
-        """See that they are still the same logs."""
+        """Check that the inputs are the logs that the driver started with."""
         now = self._identities()
         if self._keeps:
             check_inputs(self._node.computation, self._inputs, now)
         for log in [log for log in now if is_another(self._inputs[log], now[log])]:
-            raise StoreUnavailable(f"log {log!r} was created again.")  # so is this driver: it begins at its beginning
+            raise StoreUnavailable(
+                f"log {log!r} was created again."
+            )  # so is this driver: it begins at the start of the log
 
     # --- what came of it ---------------------------------------------------------------------------------
 
     def done(self, results: list[TaskResult], written: Mapping[Partition, int]) -> None:
-        """A batch was committed; ``written`` has the ends of the partitions it has appended to."""
+        """Note that a batch was committed; ``written`` has the ends of the partitions it has appended to."""
         for result in results:
             index = result.index
             self.positions.update({Partition(log, index): offset for log, offset in result.positions.items()})
@@ -182,7 +184,7 @@ class Planner:
                 self._versions[index] = [*versions[1 - REMEMBERED :], StateVersion(result.id, end)]
 
     def positions_of(self, tasks: Container[int]) -> dict[Partition, int]:
-        """Where these tasks are, as far as they have begun."""
+        """The positions of these tasks, if they have begun."""
         return {place: offset for place, offset in self.positions.items() if place.index in tasks}
 
     @property
@@ -193,7 +195,7 @@ class Planner:
     # --- the end of the input ----------------------------------------------------------------------------
 
     def end_input(self) -> None:
-        """The input ends where it ends now."""
+        """Take the current end of the input as final."""
         self.ends = {place: known.end for place, known in self._bounds().items()}
 
     def _closes(self, plans: dict[int, TaskPlan], final: bool | None) -> bool:

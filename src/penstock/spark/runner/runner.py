@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     from penstock.spark.runner.driver import ComputationDriver
     from penstock.spark.runner.shipping import TaskSpec
 
-RECORDS = 1_000_000  # of a batch, if nothing else is said
+RECORDS = 1_000_000  # of a batch, by default
 
 
 class SparkRunner(Runner):
     """Runs the same topologies as a local runner, on Spark: each computation in micro-batches of one job.
 
-    Everything that it goes by is in the log store: offsets, state, timers, plans. ``spark`` is a session, by default
+    All its memory is in the log store: offsets, state, timers, plans. ``spark`` is a session, by default
     that of :func:`penstock.spark.session`. Further options are the fields of :class:`penstock.stream.runner.Settings`;
     ``checkpoint_records`` is the most that one batch reads.
     """
 
     def __init__(self, topology: Topology, store: LogStore, spark: SparkSession | None = None, **options: Any) -> None:
-        """Check the topology against the store, and what is kept of it; nothing runs before :meth:`start`."""
+        """Check the topology against the store and the stored state. Nothing runs before :meth:`start`."""
         check_runner_arguments("SparkRunner", topology, store)
         if spark is not None and not hasattr(spark, "sparkContext"):
             raise BadInput(
@@ -82,13 +82,13 @@ class SparkRunner(Runner):
             check_kept(self.store, node)
 
     def _spec(self, node: Node) -> TaskSpec:
-        """What workers need of a computation; raises for what cannot be sent to them."""
+        """What workers need of a computation. Raises if it cannot be sent to them."""
         from penstock.spark.runner.shipping import TaskSpec, packed
 
         part = self.topology.only(node.name)
         mine = {*node.inputs.values(), *node.outputs.values()}
         part.streams = {name: stream for name, stream in part.streams.items() if name in mine}
-        part.nodes, part.elsewhere = {node.name: node}, {}  # their code has no business in workers of this one
+        part.nodes, part.elsewhere = {node.name: node}, {}  # workers of this computation do not need their code
         spec = TaskSpec("", self.url, part, node.name, self.resolved.writers)
         try:
             packed(spec)
@@ -146,7 +146,7 @@ class SparkRunner(Runner):
         return self.stop() and done
 
     def _finish(self, driver: ComputationDriver, final: bool, deadline: float) -> bool:
-        """Everything before it has ended, so its input ends where it ends now."""
+        """Finish a computation: everything before it has ended, so the current end of its input is final."""
         driver.finish(final)
         wait_until(lambda: driver.has_finished or driver.ended, deadline - time.monotonic())
         return driver.has_finished and driver.join(30.0) and driver.status.state != "failed"
@@ -168,14 +168,14 @@ class SparkRunner(Runner):
         return all(ended)
 
     def shutdown(self) -> None:
-        """Break off all batches."""
+        """Cancel all batches."""
         for driver in self._drivers.values():
             driver.kill()
         for driver in self._drivers.values():
             driver.join(10.0)
 
     def stop_computation(self, name: str, timeout: Duration = "30s") -> bool:
-        """Stop one computation; True also if it does not run."""
+        """Stop one computation. Returns True also if it does not run."""
         self._node(name)
         running = self._drivers.get(name)
         return running is None or self._stop_all([running], duration(timeout, name="timeout").total_seconds())
@@ -194,7 +194,7 @@ class SparkRunner(Runner):
             self._begin(node)
 
     def reset(self, name: str) -> None:
-        """Forget what a computation has read and kept: it starts over. Its outputs stay. It must not run anywhere."""
+        """Forget a computation's offsets and state: it starts over. Its outputs stay. It must not run anywhere."""
         node = self._node(name)
         with self._lock:
             running = self._drivers.get(name)
@@ -205,7 +205,7 @@ class SparkRunner(Runner):
     # --- asking ------------------------------------------------------------------------------------
 
     def status(self) -> list[Status]:
-        """What every computation does."""
+        """The status of every computation."""
         return [driver.status for driver in self._drivers.values()]
 
     def explain(self) -> str:

@@ -1,4 +1,4 @@
-"""Computations on their way to Spark's workers: as references to modules where possible, else by value.
+"""Sends computations to Spark's workers: as references to modules where possible, else by value.
 
 Spark's own way (cloudpickle) makes empty shells of msgspec's structs that are defined in a script, a notebook or a
 function. Here they are defined again on the other side.
@@ -25,7 +25,7 @@ _SETTINGS = (
 
 
 class TaskSpec(msgspec.Struct):
-    """What a worker has to know of a computation."""
+    """What a worker needs of a computation."""
 
     id: str  # of this start of the computation
     url: str
@@ -35,7 +35,7 @@ class TaskSpec(msgspec.Struct):
 
 
 def packed(spec: TaskSpec) -> bytes:
-    """As bytes; raises for what cannot be sent."""
+    """Pickle it. Raises if it cannot be sent."""
     with io.BytesIO() as out:
         _Pickler(out).dump(spec)  # type: ignore[no-untyped-call]
         return out.getvalue()
@@ -43,7 +43,7 @@ def packed(spec: TaskSpec) -> bytes:
 
 @lru_cache(maxsize=64)
 def unpacked(blob: bytes) -> TaskSpec:
-    """The way back; once in a worker, so that types stay the same."""
+    """Unpickle it, once in a worker, so that types stay the same."""
     spec: TaskSpec = cloudpickle.loads(blob)
     return spec
 
@@ -87,7 +87,7 @@ def _struct(  # noqa: PLR0917 - as it was packed
     name: str, bases: tuple[type, ...], module: str, fields: list[Any], names: dict[str, str], settings: Any, space: Any
 ) -> type:
     members: list[Any] = []
-    # Only keywords may come without a default behind others that have one.
+    # Only keyword fields may lack a default after others that have one.
     free = [default is not msgspec.NODEFAULT or factory is not msgspec.NODEFAULT for _, _, default, factory in fields]
     for member, kind, default, factory in fields:
         if factory is not msgspec.NODEFAULT:

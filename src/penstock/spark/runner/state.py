@@ -1,7 +1,7 @@
 """The state of a task in a worker: restored from the state log as a local runner does, or brought up to date.
 
-Every result of a task has an id. A batch says which result the state is of that holds now, and where the state log
-ended after the batches before it. So a worker that has done the last batch of a task continues with what it holds; one
+Every result of a task has an id. A batch names the result that the current state comes from, and where the state log
+ended after earlier batches. So a worker that has done the last batch of a task continues with what it holds; one
 that has done an earlier batch reads what was appended since; any other reads the state log from its beginning.
 """
 
@@ -17,11 +17,11 @@ from penstock.stream.engine.task import Task
 from penstock.stream.internal_logs import payloads_of, restore_task
 from penstock.stream.local.event_time import guess_time
 
-REMEMBERED = 64  # versions of a task's state that a driver names: as many workers can be brought up to date
+REMEMBERED = 64  # versions of a task's state that a driver names, so that as many workers can catch up
 
 
 class WorkerState:
-    """Gives an engine the task of a partition, with the state that holds."""
+    """Gives an engine the task of a partition, with the current state."""
 
     def __init__(self, store: LogStore, resolved: ResolvedComputation, engine: Engine, index: int) -> None:
         """Nothing is held yet."""
@@ -33,7 +33,7 @@ class WorkerState:
         self.end = 0  # where the state log ends
 
     def prepare(self, plan: TaskPlan) -> Task:
-        """The task with the state that the plan goes by."""
+        """The task with the state that the plan names."""
         task = self._engine.tasks.get(self._index)
         holds_now = plan.versions[-1] if plan.versions else None
         if task is None or (holds_now is not None and not self._is_known(plan.versions)):
@@ -51,7 +51,7 @@ class WorkerState:
         return task
 
     def hold(self, result: str) -> None:
-        """What is here is the state after this result, if that is committed."""
+        """Note that this is the state after a result, if that is committed."""
         self._held = result
 
     def _is_known(self, versions: list[StateVersion]) -> bool:

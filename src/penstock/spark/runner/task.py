@@ -1,7 +1,7 @@
-"""Where Spark calls in: the task of one log partition, and what its worker still holds of it.
+"""The entry point for Spark: the task of one log partition, and the state that its worker still holds.
 
-Arrow is imported by who needs it: Spark loads this module in the daemon that forks its workers, where nothing may start
-threads.
+Arrow is imported only where it is needed: Spark loads this module in the daemon that forks its workers, where nothing
+may start threads.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ _held: OrderedDict[tuple[str, str, int], PartitionTask] = OrderedDict()
 
 
 class RunTask:
-    """What Spark runs for every planned task of a micro-batch: from the rank of the task to its result, as bytes."""
+    """The function that Spark runs for every task of a micro-batch: it maps the task's rank to its result, as bytes."""
 
     def __init__(self, spec: bytes, batch: bytes) -> None:
-        """Both as they are sent to the workers."""
+        """Take both as they are sent to the workers."""
         self._spec = spec
         self._batch = batch
 
     def __call__(self, rank: int) -> bytes:
-        """In a worker."""
+        """Compute the task, in a worker."""
         return run_task(unpacked(self._spec), decoded_batch(self._batch), rank)
 
 
 def run_task(spec: TaskSpec, batch: MicroBatch, rank: int) -> bytes:
-    """Compute one task of a batch, with what is left here of its last one if that still holds."""
+    """Compute one task of a batch, with the state of the last one here if that is still current."""
     plan = batch.tasks[rank]
     place = (spec.url, spec.name, plan.index)
     task = _held.pop(place, None)
@@ -66,7 +66,7 @@ def _computed(task: PartitionTask, batch: MicroBatch, plan: TaskPlan) -> TaskRes
 
 
 def _hold(place: tuple[str, str, int], task: PartitionTask) -> None:
-    """Leave a task here for its next batch; those that were not used for longest make room."""
+    """Hold a task here for its next batch; those that were not used for longest are dropped."""
     _held[place] = task
     total = sum(map(len, _held.values()))
     while total > MOST and len(_held) > 1:
