@@ -7,6 +7,6 @@ sqlalchemy     an outbox in the program's own database, for queues that are kept
 sentry         failures of handlers, with their entry, as events of Sentry
 structlog      the entry of a handler in every line that it logs
 pytest_plugin  fixtures for the tests of programs, found by pytest itself
-around         what the integrations with a middleware have in common
+around         the common part of integrations with a middleware
 requirement    whether a framework is there, and new enough
 """

@@ -1,4 +1,4 @@
-"""One shape for middleware that is a context manager around each attempt, for sync and for async handlers."""
+"""Middleware from a context manager around each attempt, for sync and async handlers."""
 
 from __future__ import annotations
 

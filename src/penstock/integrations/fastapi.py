@@ -1,4 +1,4 @@
-"""FastAPI and Starlette: queues that open and close with the application, and the service under a prefix of it.
+"""FastAPI and Starlette: queues that open and close with the application, and the service under a prefix.
 
 queues = penstock.Queues()
 mails = queues.queue("mails", Mail)
@@ -89,7 +89,7 @@ def awaited(queue: Queue[T]) -> Callable[[], Awaitable[aio.Queue[T]]]:
 
 
 def answer_errors(app: Any) -> None:
-    """Answer what Penstock refuses with problem+json of the fitting status, 503 while the store is away."""
+    """Answer Penstock's errors with problem+json and a fitting status, 503 while the store is away."""
     app.add_exception_handler(PenstockError, _answer)
 
 
@@ -112,7 +112,7 @@ class Operations:
         logs: LogStore | None = None,
         **settings: Any,
     ) -> None:
-        """Let in who passes all ``dependencies`` of yours, or who has one of the API keys in a file, or both.
+        """Admit callers that pass all your ``dependencies``, or have one of the API keys in a file, or both.
 
         ``settings`` are further fields of ``penstock.service.ServiceSettings``.
         """

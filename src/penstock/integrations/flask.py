@@ -42,7 +42,7 @@ class Queues(declared.Queues):
     """Queues of a Flask application: ``PENSTOCK_URL`` in its configuration says where they are."""
 
     def __init__(self, app: Flask | None = None, *, middleware: Iterable[Middleware] = ()) -> None:
-        """``middleware`` stands around every handler, inside the application's context."""
+        """``middleware`` wraps every handler, inside the application's context."""
         super().__init__(middleware=[Around(self._in_context), *middleware])
         self._app: Flask | None = None
         self._opening = threading.Lock()
@@ -50,7 +50,7 @@ class Queues(declared.Queues):
             self.init_app(app)
 
     def init_app(self, app: Flask) -> None:
-        """Belong to this application from now on; those of an application before it are closed."""
+        """Bind to this application; the queues of an earlier one are closed."""
         self.close()
         self._app = app
         app.extensions["penstock"] = self

@@ -1,6 +1,6 @@
 """The pytest plugin: fixtures with the prefix ``penstock_``, found by pytest without being asked for.
 
-Stores are in memory, of each test alone, and go by a clock that stands still until the test moves it. Nothing of
+Stores are in memory, one per test, and use a clock that stands still until the test moves it. Nothing of
 Penstock is imported before a test asks for a fixture.
 """
 
@@ -58,7 +58,7 @@ def penstock_drain(penstock_queues: QueueStore) -> Callable[..., int]:
 
 @pytest.fixture
 def penstock_run(penstock_logs: LogStore) -> Callable[..., None]:
-    """Run a topology over ``penstock_logs`` until it has read all that is there; ``final=True`` ends event time."""
+    """Run a topology over ``penstock_logs`` until it has read everything; ``final=True`` ends event time."""
     from penstock.stream import LocalRunner
 
     def run(topology: Topology, *, final: bool = False) -> None:

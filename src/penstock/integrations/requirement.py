@@ -1,4 +1,4 @@
-"""Whether a framework is installed and new enough; otherwise a typed error with what to install."""
+"""Check that a framework is installed and new enough; otherwise a typed error says what to install."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from penstock.errors import CannotOpen, MissingExtra
 
 
 def required(module: str, *, extra: str) -> Any:
-    """Import a framework's module; what is missing is named with the extra that brings it."""
+    """Import a framework's module. If it is missing, the error names the extra that brings it."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as cause:
         if cause.name is None or cause.name.partition(".")[0] != module.partition(".")[0]:
-            raise  # it is there, but lacks something of its own
+            raise  # it is installed, but lacks one of its own dependencies
         raise MissingExtra(
             f"this integration needs {module}, which is not installed.",
             hint=f'Run: pip install "penstock[{extra}]"',

@@ -27,7 +27,7 @@ Which = Literal["all", "first", "last"]
 def report_failures(attempts: Which = "all", *, payload: bool = False) -> Around:
     """Make the middleware that reports failed attempts: of each entry all, the first, or the last one only.
 
-    ``Snooze``, ``Reject`` and ``TryAgain`` are decisions of the handler and no failures. The payload is sent to Sentry
+    ``Snooze``, ``Reject`` and ``TryAgain`` are decisions of the handler, not failures. The payload is sent to Sentry
     only with ``payload=True``. With tracing switched on in ``sentry_sdk.init``, every attempt is a transaction that
     continues the trace of the put, if its headers have one.
     """

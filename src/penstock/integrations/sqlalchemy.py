@@ -51,7 +51,7 @@ class Outbox:
     def __init__(self, store: QueueStore, *, into: QueueStore, name: str = "outbox", lanes: int = 4) -> None:
         """Keep entries in ``store`` until they are in ``into``.
 
-        What goes to one queue is relayed in the order of its puts; so many ``lanes`` of different queues move at once.
+        Entries of one queue are relayed in the order of their puts; ``lanes`` queues at a time.
         """
         if not store.capabilities.transactional:
             raise Unsupported(
@@ -62,7 +62,7 @@ class Outbox:
             raise BadInput(f"an outbox with lanes={lanes!r} moves nothing.", hint="Use 1 or more.")
         self.store = store
         self.into = into
-        # Made here: inside a caller's transaction there is no time to write how a queue behaves.
+        # Defined here: there is no time for it inside a caller's transaction.
         self._lanes = [store.queue(f"{name}.{number}", dict, fifo=True) for number in range(lanes)]
         for lane in self._lanes:
             lane.add_handler(self._relay, retry=ENDLESS, concurrency=1)
@@ -83,7 +83,7 @@ class Outbox:
         return entry.id
 
     def _relay(self, packed: dict[str, Any]) -> Reject | None:
-        """Put one entry where it belongs; while that store is away, it is tried again."""
+        """Put one entry into the other store; retried while that store is away."""
         try:
             self.into.driver.put((_unpacked(packed),))
         except AWAY:
@@ -113,7 +113,7 @@ def _unpacked(packed: dict[str, Any]) -> NewEntry:
 
 
 def _with_moments(entry: NewEntry, now: Micros) -> NewEntry:
-    """A delay counts from the program's put, not from the relay's."""
+    """Make delays absolute: they count from the program's put, not from the relay's."""
     due = entry.due_us if entry.due_us is not None else (now + entry.delay_us if entry.delay_us else None)
     expires = entry.expires_us if entry.expires_in_us is None else now + entry.expires_in_us
     return msgspec.structs.replace(entry, due_us=due, delay_us=0, expires_us=expires, expires_in_us=None)

@@ -1,11 +1,11 @@
-"""What processes say about themselves: metrics for Prometheus, health for probes, traces and metrics for OpenTelemetry.
+"""What processes report: metrics for Prometheus, health for probes, traces and metrics for OpenTelemetry.
 
 catalog    every metric: its name, labels and meaning
 snapshot   the values of metrics at one moment, and how Prometheus reads them
 metrics    what is counted in a process
 health     whether a worker is live and ready
 exposing   /metrics, /live and /ready on a port
-reporting  what worker processes tell their parent
+reporting  what worker processes report to their parent
 tracing    spans and metrics by the conventions of OpenTelemetry
 """
 
@@ -32,7 +32,7 @@ def trace(
     each: bool = False,
     baggage: bool = False,
 ) -> Tracer:
-    """Trace a queue store or a log store with OpenTelemetry, from now on; workers that are made later are traced too.
+    """Trace a queue store or a log store with OpenTelemetry, from now on; workers created later are traced, too.
 
     The providers are the global ones unless given. A span that handles an entry links to the one that put it;
     ``relate="child"`` makes it its child as well, on first attempts. ``each`` makes a span for every entry of a

@@ -1,6 +1,6 @@
 """The catalog of metrics: every name that Penstock exports, with its labels and its meaning.
 
-What is not listed here cannot be exported, and the table in ``docs/telemetry.md`` is written from it.
+Only what is listed here can be exported. The table in ``docs/telemetry.md`` is generated from it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 Kind = Literal["counter", "gauge", "histogram"]
 Join = Literal["sum", "max", "min"]
 
-MOST_QUEUES = 500  # label values of one metric; what comes later is added up as ``other``
+MOST_QUEUES = 500  # label values of one metric; later ones are added up as ``other``
 MOST_ERRORS = 20  # classes of errors of one queue
 OTHER = "other"
 

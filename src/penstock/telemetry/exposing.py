@@ -37,7 +37,7 @@ class Exporter:
         self._thread.start()
 
     def close(self) -> None:
-        """Serve no longer."""
+        """Stop serving."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(timeout=5)

@@ -1,7 +1,7 @@
 """Health of a worker: is it live, is it ready.
 
-*Live*: its loop goes round; waiting for an answer of the store counts as going round, so that a worker is not restarted
-because its store is away. *Ready*: the store has answered within ten seconds and the worker takes work.
+*Live*: its loop runs. Waiting for the store counts as running, so that a worker is not restarted because its store is
+away. *Ready*: the store has answered within ten seconds and the worker takes work.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from penstock.telemetry.snapshot import Snapshot
 
 logger = logging.getLogger("penstock.telemetry")
 
-LIVE_SECONDS = 15.0  # the loop goes round several times a second
-ANSWER_SECONDS = 300.0  # no store call takes longer: then it is not the store that the loop waits for
+LIVE_SECONDS = 15.0  # the loop runs several times a second
+ANSWER_SECONDS = 300.0  # no store call takes longer, so the loop waits for something else
 READY_SECONDS = 10.0
 ASK_EVERY = 3.0
 WRITE_EVERY = 1.0
 
 
 class HealthState(msgspec.Struct, frozen=True):
-    """What a probe asks; ``why`` says in words what is wrong."""
+    """The answer to a probe; ``why`` says in words what is wrong."""
 
     live: bool
     ready: bool
@@ -47,7 +47,7 @@ class HealthSource(Protocol):
 
 
 class WorkerHealth:
-    """The health of one worker; asks the store now and then, in a thread of its own."""
+    """The health of one worker. A thread asks the store now and then."""
 
     def __init__(self, worker: Worker) -> None:
         """Nothing is known of the store yet."""
@@ -58,7 +58,7 @@ class WorkerHealth:
         threading.Thread(target=self._ask, name="penstock-health", daemon=True).start()
 
     def close(self) -> None:
-        """Ask no longer."""
+        """Stop asking."""
         self._over.set()
 
     def state(self) -> HealthState:
@@ -79,13 +79,13 @@ class WorkerHealth:
             try:
                 self._worker.store.locks("none")
                 self._answered = time.monotonic()
-            except Exception as error:  # whatever it is, it is not an answer
+            except Exception as error:  # any error means that there was no answer
                 logger.debug("the store did not answer a look at its health: %s", error)
             self._over.wait(ASK_EVERY)
 
 
 class HealthFile:
-    """Writes health into a file every second: a probe looks at what it says and at how old it is."""
+    """Writes health into a file every second. A probe reads the file and its age."""
 
     def __init__(self, path: Path, state: Callable[[], HealthState]) -> None:
         """Begin now; a file that cannot be written raises."""
@@ -98,7 +98,7 @@ class HealthFile:
         self._thread.start()
 
     def close(self) -> None:
-        """Remove the file: who is gone is neither live nor ready."""
+        """Remove the file: an ended worker is neither live nor ready."""
         self._over.set()
         self._thread.join(timeout=5)
         self._path.unlink(missing_ok=True)
@@ -117,7 +117,7 @@ class HealthFile:
                 os.utime(self._path)
                 return
             except FileNotFoundError:
-                pass  # somebody has tidied up
+                pass  # it was removed by hand
         beside = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         beside.write_bytes(msgspec.json.encode(state))
         os.replace(beside, self._path)

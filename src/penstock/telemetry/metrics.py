@@ -1,7 +1,7 @@
-"""Metrics of one process: what its store tells, and what its worker does.
+"""Metrics of one process: of its store and its worker.
 
-Everything is counted in plain numbers under one lock, once per round trip; nothing is written or sent before somebody
-asks for a snapshot.
+Everything is counted in plain numbers under one lock, once per round trip; nothing is written or sent until a snapshot
+is requested.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class StoreMetrics:
         store.driver.on_call = self._called
 
     def close(self) -> None:
-        """Count no longer."""
+        """Stop counting."""
         self._end()
         self.store.driver.on_call = None
 
     def snapshot(self) -> Snapshot:
-        """The values now."""
+        """The current values."""
         snapshot = Snapshot()
         snapshot.add("penstock_info", (VERSION, self.store.node, self.store.space), 1)
         with self._lock:
@@ -60,7 +60,7 @@ class StoreMetrics:
         return snapshot
 
     def label(self, queue: str) -> str:
-        """What a queue is counted as: itself, or the family that serves it here; without a name, ``other``."""
+        """The label of a queue: its name, or the family that serves it here; ``other`` without a name."""
         handlers = self.store.handlers
         if not queue:
             return OTHER
@@ -179,7 +179,7 @@ class WorkerMetrics:
                     served.failed(ending.error)
 
     def snapshot(self) -> Snapshot:
-        """The values now."""
+        """The current values."""
         snapshot = self.store.snapshot()
         limited = Limited()
         for serving in self.worker.serving():

@@ -1,7 +1,7 @@
-"""Reporting: worker processes tell their parent what they did and how they are, over one socket pair each.
+"""Reporting: worker processes report their metrics and health to their parent, over one socket pair each.
 
-The parent asks with one byte, the child answers with a report; it also sends one by itself before it ends. Of a child
-that is gone the counts of its last report stay in the sums.
+The parent asks with one byte, and the child answers with a report. The child also sends one before it ends. When it is
+gone, the counts of its last report stay in the sums.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ class Reporter:
         threading.Thread(target=self._answer, name="penstock-reporter", daemon=True).start()
 
     def send(self) -> None:
-        """Report now; a parent that is gone is not told."""
+        """Send a report now, unless the parent is gone."""
         report = msgspec.json.encode(_Report(msgspec.Raw(self._snapshot().encode()), self._state()))
         with self._lock, contextlib.suppress(OSError):
             self._socket.sendall(_LENGTH.pack(len(report)) + report)
 
     def close(self) -> None:
-        """The last report."""
+        """Send the last report."""
         self.send()
 
     def _answer(self) -> None:
@@ -65,7 +65,7 @@ class Reporter:
 
 
 class ChildReports:
-    """In the parent: what one child has said."""
+    """In the parent: the reports of one child."""
 
     def __init__(self, changed: threading.Condition) -> None:
         """``theirs`` is the end for the child; close it here once the child has it."""
@@ -84,7 +84,7 @@ class ChildReports:
             self._ours.send(b"?", socket.MSG_DONTWAIT)
 
     def health(self) -> HealthState:
-        """What it says, or that it says nothing."""
+        """The child's health, or that it does not answer."""
         now = time.monotonic()
         if self.state is None:
             live = now - self.started < START_SECONDS
@@ -94,8 +94,8 @@ class ChildReports:
         return self.state
 
     def end(self) -> Snapshot:
-        """The child is gone: what stays of it."""
-        self._reader.join(timeout=ANSWER_SECONDS)  # until all that it sent is read
+        """Read the last report of a child that is gone. Returns what stays in the sums."""
+        self._reader.join(timeout=ANSWER_SECONDS)  # until everything it sent is read
         self._ours.close()
         return self.snapshot.totals()
 
@@ -120,7 +120,7 @@ class ChildReports:
 
 
 class Reports:
-    """In the parent: what all children have said, and what those said that are gone."""
+    """In the parent: the reports of all children, also of those that are gone."""
 
     def __init__(self, processes: int) -> None:
         """``processes`` is how many there should be."""
@@ -133,14 +133,14 @@ class Reports:
         self.is_stopping = False
 
     def open(self, number: int) -> socket.socket:
-        """A child is about to start: the end of the socket pair that it is given."""
+        """Prepare for a new child. Returns its end of the socket pair."""
         reports = ChildReports(self._changed)
         with self._changed:
             self._children[number] = reports
         return reports.theirs
 
     def ended(self, number: int) -> None:
-        """A child is gone."""
+        """Note that a child is gone."""
         with self._changed:
             reports = self._children.pop(number, None)
         if reports is not None:
@@ -149,7 +149,7 @@ class Reports:
                 self._past.join(totals)
 
     def pass_(self) -> None:
-        """The parent's loop goes round: ask now and then, so that little is lost with a child that is killed."""
+        """Called by the parent's loop: ask now and then, so that little is lost with a killed child."""
         self._passed = now = time.monotonic()
         if now - self._asked > ASK_EVERY:
             self._asked = now
@@ -157,7 +157,7 @@ class Reports:
                 reports.ask()
 
     def snapshot(self) -> Snapshot:
-        """The sums of all; of a child that does not answer in time, what it said last."""
+        """The sums over all children; a child that does not answer in time counts with its last report."""
         asked, children = time.monotonic(), self._live()
         for reports in children:
             reports.ask()

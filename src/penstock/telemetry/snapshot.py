@@ -26,7 +26,7 @@ class Snapshot:
         self.values: dict[str, dict[Labels, Value]] = {}
 
     def add(self, name: str, labels: Labels, value: Value) -> None:
-        """Set a value, or join it to the one that is there: in the way of the metric."""
+        """Set a value, or join it with the existing one as the metric says."""
         series = self.values.setdefault(name, {})
         known = series.get(labels)
         if known is None:
@@ -35,13 +35,13 @@ class Snapshot:
             series[labels] = _joined(METRICS[name], known, value)
 
     def join(self, other: Snapshot) -> None:
-        """Add what another process says."""
+        """Add the values of another process."""
         for name, series in other.values.items():
             for labels, value in series.items():
                 self.add(name, labels, value)
 
     def totals(self) -> Snapshot:
-        """What stays true when the process that said it is gone: all but the gauges."""
+        """The values that outlive their process: all but the gauges."""
         past = Snapshot()
         for name, series in self.values.items():
             if METRICS[name].kind != "gauge":
@@ -49,14 +49,14 @@ class Snapshot:
         return past
 
     def encode(self) -> bytes:
-        """For the way from process to process."""
+        """Encode it to send it to another process."""
         return _encoder.encode(
             [(name, labels, value) for name, series in self.values.items() for labels, value in series.items()]
         )
 
     @classmethod
     def decode(cls, encoded: bytes) -> Snapshot:
-        """The other end of :meth:`encode`."""
+        """Decode what :meth:`encode` gave."""
         snapshot = cls()
         for name, labels, value in _decoder.decode(encoded):
             if name in METRICS:
@@ -64,7 +64,7 @@ class Snapshot:
         return snapshot
 
     def text(self) -> str:
-        """In the form that Prometheus reads."""
+        """The text format of Prometheus."""
         lines: list[str] = []
         for metric in METRICS.values():
             series = self.values.get(metric.name)
@@ -85,7 +85,7 @@ class Limited:
         self._known: set[str] = set()
 
     def __call__(self, value: str) -> str:
-        """The value, or what it is counted as."""
+        """The value, or ``other`` if there are too many."""
         if value not in self._known and value != OTHER:
             if len(self._known) >= self._most:
                 return OTHER
@@ -109,7 +109,7 @@ def _joined(metric: Metric, known: Value, value: Value) -> Value:
 
 
 def _bounded(series: dict[Labels, Value], metric: Metric) -> dict[Labels, Value]:
-    """Several processes may have chosen different names among too many: their union is cut as well."""
+    """Limit the union of several processes, too: each may have kept different names."""
     known = Limited()
     bounded = Snapshot()
     for labels, value in sorted(series.items()):

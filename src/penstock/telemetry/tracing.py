@@ -1,7 +1,7 @@
 """Tracing with OpenTelemetry: spans and metrics by its messaging conventions (v1.44).
 
 A span that sends puts its context into the headers of what it sends. The span that processes it is a trace of its own
-and links to the first one: between the two may lie hours, retries, and a batch of others.
+and links to the first one: hours, retries and a batch may be between the two.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Tracer:
             store.tracing = self
 
     def close(self) -> None:
-        """Listen no longer; workers that run keep their middleware."""
+        """Stop listening; running workers keep their middleware."""
         if isinstance(self._store, QueueStore):
             self._store.driver.tracing = None
             if self._middleware in self._store.middleware:
@@ -187,7 +187,7 @@ class Tracer:
         return _Running(span, attributes, self._instruments.processed, parent)
 
     def _name(self, handler: Handler) -> tuple[str, Attributes]:
-        """The name of a handler's spans, and what all of them have."""
+        """The name of a handler's spans, and their common attributes."""
         queue = handler.queue
         template = f"{queue.name}*" if queue.is_family else queue.name
         return f"handle {template}", self._attributes("handle", "process", template)
@@ -238,7 +238,7 @@ class _Running:
         self._began = time.perf_counter()
 
     def message(self, id: str, count: int = 1) -> None:
-        """Which message it is about, or how many."""
+        """Set which message the span is about, or how many."""
         self._count = count
         if count == 1:
             self._span.set_attribute("messaging.message.id", id)
@@ -246,13 +246,13 @@ class _Running:
             self._span.set_attribute("messaging.batch.message_count", count)
 
     def status(self, code: int) -> None:
-        """What an HTTP server has answered."""
+        """Set the status of an HTTP answer."""
         self._span.set_attribute("http.response.status_code", code)
         if code >= 400:
             self._fail(str(code))
 
     def returned(self, result: Any) -> None:
-        """What a handler returned: an outcome may mean that it failed."""
+        """Set what a handler returned: an outcome may mean that it failed."""
         if isinstance(result, type) and issubclass(result, Outcome):
             name, failed = result.__name__, not issubclass(result, Snooze)
         elif isinstance(result, Outcome):
@@ -264,7 +264,7 @@ class _Running:
         self.end()
 
     def end(self, error: BaseException | None = None) -> None:
-        """It has ended, well or not."""
+        """End the span, with or without an error."""
         if error is not None and not isinstance(error, Snooze):
             self._fail(type(error).__name__, str(error))
             if not isinstance(error, Outcome):
@@ -275,7 +275,7 @@ class _Running:
             self._done(self._attributes, self._count, time.perf_counter() - self._began)
 
     def _fail(self, error_type: str, description: str | None = None) -> None:
-        self._attributes = {**self._attributes, "error.type": error_type}  # it may be that of all spans of a handler
+        self._attributes = {**self._attributes, "error.type": error_type}  # all spans of a handler may share it
         self._span.set_attribute("error.type", error_type)
         self._span.set_status(Status(StatusCode.ERROR, description))
 
