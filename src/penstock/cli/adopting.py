@@ -46,9 +46,9 @@ def adopt(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Take over what lives in killbill-queue, delayedQueue, ZkQueue or redisques; nothing is changed there.
+    """Take over the entries of killbill-queue, delayedQueue, ZkQueue or redisques; nothing is changed there.
 
-    Stop its nodes first. Broken off, it goes on when started again.
+    Stop its nodes first. If interrupted, it resumes when started again.
     """
     name = seed.value
     source = open_source(name, source_url, tables=tables, prefix=prefix, family=family)

@@ -1,4 +1,4 @@
-"""The root command: what there is, and how an error of Penstock becomes one line and an exit code."""
+"""The root command: all subcommands, and how an error becomes one line and an exit code."""
 
 from __future__ import annotations
 

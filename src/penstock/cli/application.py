@@ -1,4 +1,4 @@
-"""From ``MODULE:APP`` to a store with handlers; whatever goes wrong on the way is one line that says where."""
+"""From ``MODULE:APP`` to a store with handlers; every failure is one line that says where."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _imported(module: str, verbose: bool) -> Any:
     try:
         return importlib.import_module(module)
     except PenstockError:
-        raise  # says by itself what is wrong, such as a store that cannot be opened
+        raise  # already says what is wrong, such as a store that cannot be opened
     except ModuleNotFoundError as cause:
         if module == cause.name or module.startswith(f"{cause.name}."):
             raise BadInput(

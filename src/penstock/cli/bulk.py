@@ -45,7 +45,7 @@ def import_(
         source=source, url=url, target=to, form=form, key=key, time=time, schema=schema,  # type: ignore[arg-type]
         state=state, rejected=rejected,
     )  # fmt: skip
-    plan = None if is_elsewhere(source) else prepare(order)  # what is wrong with it is said before a JVM is started
+    plan = None if is_elsewhere(source) else prepare(order)  # report errors before a JVM is started
     if plan is not None:
         _note_folders(plan)
     with quiet_spark(master) as spark:
@@ -82,7 +82,7 @@ def export(
     from penstock.spark.lake.export import export as write
     from penstock.spark.lake.export import prepare
 
-    prepare(url, log, folder, schema=schema, type=type_)  # what is wrong with it is said before a JVM is started
+    prepare(url, log, folder, schema=schema, type=type_)  # report errors before a JVM is started
     with quiet_spark(master) as spark:
         done = write(spark, url, log, folder, schema=schema, type=type_)
     typer.echo(f"{count(done.records, 'record')} written to {done.folder}")

@@ -133,7 +133,7 @@ class Children:
             self._reports.ended(child.number)
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         if self._stop_by is not None:
-            # One that was told to stop before it had begun ends by the signal itself, with nothing in hand.
+            # A child that got the signal before it had begun dies of the signal, with nothing in hand.
             if code not in (0, -signal.SIGTERM, -signal.SIGINT):
                 logger.warning("process %d (%d) %s", child.number, pid, how)
                 self._code = max(self._code, 1)

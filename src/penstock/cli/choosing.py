@@ -34,7 +34,7 @@ Read = Callable[[Find], list[Entry[Any]]]
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked for."""
+    """The entries that the options ask for."""
 
     ids: list[str]
     labels: dict[str, str]
@@ -42,7 +42,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     everything: bool
 
     def check(self, verb: str) -> None:
-        """Exactly one way to say which entries are meant; a label and an error may go together."""
+        """Require exactly one way to choose entries; a label and an error may go together."""
         ways = [bool(self.ids), bool(self.labels or self.error), self.everything]
         if sum(ways) != 1:
             raise BadInput(
@@ -51,7 +51,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
             )
 
     def in_words(self) -> str:
-        """For the record of changes."""
+        """The choice in words, for the record of changes."""
         if self.ids:
             return f"{len(self.ids)} by id"
         parts = [f"label {pairs(self.labels)}"] if self.labels else []
@@ -59,7 +59,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
         return ", ".join(parts) or "all"
 
     def resolve(self, store: QueueStore, queue: str) -> list[str]:
-        """The ids that were typed, in full."""
+        """Resolve the typed ids to full ids."""
         return [resolve_id(store, text, queue=queue) for text in self.ids]
 
 
@@ -70,7 +70,7 @@ class Chosen(msgspec.Struct):
     first: list[Entry[Any]] = []
 
     def take(self, entry: Entry[Any]) -> None:
-        """One more."""
+        """Add an entry."""
         self.ids.append(entry.id)
         if len(self.first) < SHOWN:
             self.first.append(with_traceback(entry))
@@ -93,7 +93,7 @@ def _pages(read: Read, where: Find) -> Iterator[Entry[Any]]:
 
 
 def announce(verb: str, chosen: Chosen, noun: tuple[str, str], name: str, now: Micros) -> None:
-    """How many there are, and the first of them."""
+    """Print how many entries are meant, and the first of them."""
     if not chosen.ids:
         typer.echo(f"{name} has no such {noun[1]}")
         return

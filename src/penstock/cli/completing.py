@@ -83,7 +83,7 @@ def _looked(open_store: Callable[[str], Any], url: str | None, look: Callable[[A
 
 
 def _in_time(look: Callable[[], list[str]]) -> list[str]:
-    """What it finds in time, or nothing if it fails: there is no place for an error on a line that is being typed."""
+    """The result if it comes in time, or nothing if it fails: a line that is being typed has no place for an error."""
     names: list[str] = []
 
     def run() -> None:

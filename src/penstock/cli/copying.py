@@ -36,7 +36,7 @@ def copy(  # noqa: PLR0917 - typer reads options from the arguments
 ) -> None:
     """Move a space to another store: entries, dead letters, history, unique ids, subscriptions, schedules, locks.
 
-    The queues of the source are locked by the holder "copy" and stay so. Broken off, it goes on when started again.
+    The queues of the source are locked by the holder "copy" and stay so. If interrupted, it resumes when started again.
     """
     with open_existing(source_url) as source, open_target(target_url, make=yes) as target:
         work = Copy(source, target, leave_out=leave_out or (), wait=wait)

@@ -93,7 +93,7 @@ def _tell(store: QueueStore | LogStore, title: str, findings: list[Any], as_json
 
 
 def _behind(store: LogStore) -> list[Any]:
-    """What an operator should know of: groups that have fallen behind what is kept."""
+    """Report groups that have fallen behind retention."""
     findings = []
     for name in store.names():
         for group in store.groups(name):
@@ -115,7 +115,7 @@ def _clock(store: QueueStore) -> Finding:
 
 
 def _work(store: QueueStore) -> list[Finding]:
-    """What an operator should know of: locks and dead letters."""
+    """Report locks and dead letters."""
     try:
         counts = store.counts()
     except PenstockError as error:

@@ -38,7 +38,7 @@ def cancel(  # noqa: PLR0917 - one parameter per option
     force: Annotated[bool, typer.Option("--force", help="Also those that a worker has; it loses them.")] = False,
     yes: Yes = False,
 ) -> None:
-    """End live entries as cancelled; what a worker has is left to it unless forced."""
+    """End live entries as cancelled; leased ones are left to their workers unless forced."""
     choice = Choice(ids=ids or [], labels=read_labels(label), error=error, everything=all_)
     choice.check("cancel")
     with open_existing(url) as store:
@@ -142,7 +142,7 @@ def prune(
 ) -> None:
     """Remove old history of all queues; live entries and dead letters stay. Workers do this by themselves.
 
-    What ended in the last 15 minutes is always kept: by it a call is recognised that is repeated after a lost reply.
+    The last 15 minutes are always kept: they show whether a call is a repetition after a lost reply.
     """
     asked_us = length(older_than, "older-than")
     older_than_us = max(asked_us, REMEMBERED)
@@ -173,7 +173,7 @@ def prune(
 
 
 def _history_rows(store: QueueStore, where: Find) -> str:
-    """How many rows there are, in words; empty for none."""
+    """The number of rows, in words; empty for none."""
     number = len(store.driver.history(where))
     if number > MOST_COUNTED:
         return f"more than {MOST_COUNTED:,} history rows"
@@ -188,13 +188,13 @@ def _tell_kept(rows: str) -> None:
 
 
 def needs_yes() -> None:
-    """Nothing is done without it."""
+    """Stop a command that was called without --yes."""
     typer.echo("Nothing was changed; add --yes to do it.")
     raise typer.Exit(1)
 
 
 def _in_steps(act: Callable[..., int], ids: list[str]) -> tuple[int, list[tuple[str, str]]]:
-    """Act on many at a time; where a step is refused as a whole, one by one, so that one entry stops no other."""
+    """Act on many entries at a time; if that is refused, one by one, so that one does not stop the others."""
     done, refused = 0, []
     for start in range(0, len(ids), AT_ONCE):
         part = ids[start : start + AT_ONCE]
@@ -217,7 +217,7 @@ def _tell_refused(done: str, refused: list[tuple[str, str]]) -> None:
 
 
 def _check_ended(queue: Queue[Any], ids: list[str]) -> None:
-    """An id of another queue is a slip, not a wish."""
+    """Refuse ids that have not ended in this queue: they are probably typos."""
     where = Find(queue=queue.name, ids=tuple(ids), limit=100 * len(ids))
     known = {entry.id for entry in queue.store.driver.dead(where)} | {
         row.id for row in queue.store.driver.history(where)

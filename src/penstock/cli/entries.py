@@ -26,7 +26,7 @@ Id = Annotated[str, typer.Argument(metavar="ID", help="Its id, or the beginning 
 
 
 class Known(msgspec.Struct, frozen=True):
-    """All that a store knows of an entry: as it is now, unless it has ended, and its ended attempts."""
+    """Everything that a store knows of an entry: its current state, unless it has ended, and its ended attempts."""
 
     entry: Entry[Any] | None
     rows: list[HistoryRow]
@@ -37,7 +37,7 @@ class Known(msgspec.Struct, frozen=True):
 
     @property
     def last(self) -> Entry[Any] | HistoryRow:
-        """What says most about it."""
+        """The most informative record of it."""
         return self.entry or self.rows[-1]
 
 

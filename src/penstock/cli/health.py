@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _look_at_file(path: str, wanted: str, within: float) -> str | None:
-    """Why it is not well, or None if it is."""
+    """Why it is not healthy, or None if it is."""
     from datetime import UTC, datetime
 
     try:
@@ -63,7 +63,7 @@ def _look_at_file(path: str, wanted: str, within: float) -> str | None:
 
 
 def _ask_address(url: str, wanted: str, timeout: float) -> str | None:
-    """Why it is not well, or None if it is."""
+    """Why it is not healthy, or None if it is."""
     from contextlib import closing
     from http.client import HTTPConnection, HTTPException, HTTPSConnection
     from urllib.parse import urlsplit

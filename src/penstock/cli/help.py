@@ -17,7 +17,7 @@ class Command(TyperCommand):
     """A command whose help is easy to read, whichever Typer writes it."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """The parameters, each with what stands for its value."""
+        """The parameters, each with a name for its value."""
         return [_tidied(param, ctx) for param in super().get_params(ctx)]
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
@@ -31,7 +31,7 @@ class Group(TyperGroup):
     """A group of commands whose help is easy to read."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """The parameters, each with what stands for its value."""
+        """The parameters, each with a name for its value."""
         return [_tidied(param, ctx) for param in super().get_params(ctx)]
 
 
@@ -49,13 +49,13 @@ class App(typer.Typer):
 
 def _tidied(param: Any, ctx: Any) -> Any:
     if param.param_type_name == "argument":
-        # What an argument is called says what it is; newer versions of Typer add its Python type.
+        # An argument's name says what it is; newer versions of Typer add its Python type.
         param.display_type_rich = lambda ctx: None
     elif getattr(param, "is_flag", False):
         param.metavar = ""
     elif param.metavar is None and hasattr(param, "display_type"):
         shown = param.display_type(ctx)
-        # What a number may be stands behind it anyway.
+        # The range of a number is printed after it anyway.
         param.metavar = "N" if shown.startswith(("<int range>", "<float range>")) else _VALUES.get(shown)
     return param
 

@@ -18,7 +18,7 @@ _BOUND = re.compile(r"(>=|<)\s*([0-9][0-9.]*)")
 _EXTRA = re.compile(r"extra == ['\"]([\w-]+)['\"]")
 _PYTHON = re.compile(r"python_version < ['\"]([0-9.]+)['\"]")
 OLDEST_PYTHON = (3, 11)
-GROUPS = ("standard", "all")  # extras made of others, which say it all again
+GROUPS = ("standard", "all")  # extras that only combine others
 
 
 class Requirement(msgspec.Struct, frozen=True):
@@ -29,7 +29,7 @@ class Requirement(msgspec.Struct, frozen=True):
     extra: str | None
 
     def fault(self) -> str | None:
-        """What is wrong with what is installed, or None if nothing is."""
+        """What is wrong with the installed version, or None."""
         try:
             version = metadata.version(self.name)
         except metadata.PackageNotFoundError:
@@ -42,7 +42,7 @@ class Requirement(msgspec.Struct, frozen=True):
 
 
 def findings() -> list[Finding]:
-    """What to know of this installation, the base first and then extra by extra."""
+    """Findings about this installation, the base first and then extra by extra."""
     results = [_python(), Finding("good", "penstock", VERSION), _sqlite()]
     try:
         requirements = read_requirements(metadata.requires("penstock") or [])
@@ -74,7 +74,7 @@ def read_requirements(lines: list[str]) -> list[Requirement]:
 
 
 def _judged(what: str, requirements: list[Requirement]) -> Finding:
-    """The base has to be whole. An extra may be missing, but what is there of it has to fit."""
+    """Judge the base, which must be complete, or an extra, which may be missing but not half installed."""
     title = "base" if what == "base" else f"extra {what}"
     faults = [fault for requirement in requirements if (fault := requirement.fault()) is not None]
     if not faults:
@@ -99,7 +99,7 @@ def _sqlite() -> Finding:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """The numbers of a release, as far as they go: 2.0rc1 counts as 2.0."""
+    """The leading numbers of a release: 2.0rc1 counts as 2.0."""
     release = re.match(r"\d+(?:\.\d+)*", version)
     numbers = [int(part) for part in release[0].split(".")] if release else [0]
     while len(numbers) > 1 and numbers[-1] == 0:

@@ -25,7 +25,7 @@ logger = logging.getLogger("penstock.cli")
 WORKER_LINE = "{time} {record.process} {record.levelname:<7} {message}"
 SERVICE_LINE = "{time} {record.process} {record.levelname:<7} {record.name} {message}"
 
-# What a line may say beside time, level, logger and message, in this order.
+# The optional fields of a line besides time, level, logger and message, in this order.
 FIELDS = (
     "space", "queue", "entry", "generation", "attempt", "outcome", "seconds", "wait_seconds", "error", "traceback",
     "worker", "node", "pid", "trace_id", "span_id",
@@ -43,7 +43,7 @@ class LogFormat(StrEnum):
 
 
 def write_logs(chosen: LogFormat, line: str) -> LineFormatter:
-    """Log to standard error from now on; returns the formatter, which may be given fields that all lines have.
+    """Log to standard error from now on. Returns the formatter; set its ``fields`` to add them to all lines.
 
     An application that wants other lines sets up logging of its own with ``force=True``.
     """
@@ -52,14 +52,14 @@ def write_logs(chosen: LogFormat, line: str) -> LineFormatter:
     handler.setFormatter(formatter)
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     if chosen is LogFormat.JSON:
-        # What Python itself would write to standard error becomes a line as well.
+        # Warnings and uncaught errors become log lines as well.
         logging.captureWarnings(True)
         threading.excepthook = _log_thread_error
     return formatter
 
 
 def report_error(error: PenstockError) -> None:
-    """Why a command ends: one line, also where all lines are JSON."""
+    """Log why a command ends: one line, also if all lines are JSON."""
     if any(isinstance(handler.formatter, JsonLines) for handler in logging.getLogger().handlers):
         logger.error("%s", error, extra={"error": type(error).__name__})
     else:
@@ -113,12 +113,12 @@ class JsonLines(LineFormatter):
 def _message(record: logging.LogRecord) -> str:
     try:
         return record.getMessage()
-    except Exception:  # a slip of whoever logs must not cost the line
+    except Exception:  # a wrong logging call must not cost the line
         return f"{record.msg} {record.args!r}"
 
 
 def _trace_of(known: dict[str, Any]) -> tuple[str | None, str | None]:
-    """The span at work; else the one that is named by a traceparent."""
+    """The current span, or the one that a traceparent names."""
     telemetry = sys.modules.get("opentelemetry.trace")
     if telemetry is not None:
         span = telemetry.get_current_span().get_span_context()
@@ -140,7 +140,7 @@ def _fields_of_attempt() -> dict[str, Any]:
 
 
 class NameAttempt:
-    """Middleware: what a handler logs says of which attempt it speaks."""
+    """Middleware: the log lines of a handler name its attempt."""
 
     def __call__(self, ctx: Context[Any], call_next: Callable[[], Any]) -> Any:
         """Around a handler in a thread."""
@@ -160,7 +160,7 @@ class NameAttempt:
 
 
 class LogAttempts:
-    """Logs what nobody else does: attempts that are done, snoozed or released."""
+    """Logs attempts that are done, snoozed or released, which nothing else logs."""
 
     def __init__(self, to: logging.Logger) -> None:
         """Lines are written at the level DEBUG."""

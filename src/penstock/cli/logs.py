@@ -40,7 +40,7 @@ Group = Annotated[str, typer.Option(help="The group.", autocompletion=group_name
 
 
 def open_existing(url: str) -> LogStore:
-    """Open a log store that is there: a slip in a URL must not make a new one."""
+    """Open an existing log store: a typo in a URL must not create a new one."""
     location = read_url(url)
     if location.scheme == "memory":
         raise BadInput(
@@ -101,7 +101,7 @@ def list_(url: Url, as_json: AsJson = False) -> None:
 def lag(
     name: Name, url: Url, group: Annotated[str, typer.Option(help="Only this group.")] = "", as_json: AsJson = False
 ) -> None:
-    """How far each group is behind, per partition, and how old what it last committed is."""
+    """How far each group is behind, per partition, and how old its last committed record is."""
     with open_existing(url) as store:
         known(store, name)
         rows: list[dict[str, Any]] = []
@@ -237,7 +237,9 @@ def append(  # noqa: PLR0917 - typer reads options from the arguments
         known(store, name)
         any_text = raw or store.settings(name).codec == BYTES
         if values and not any_text and not from_json:
-            for number, value in enumerate(values, 1):  # all of them first: one that is refused leaves nothing behind
+            for number, value in enumerate(
+                values, 1
+            ):  # check all of them first, so that a refused one leaves nothing behind
                 check_json(value, f"record {number}")
         number = 0
         with store.appender(name, bytes) as out:
@@ -350,7 +352,7 @@ def copy(  # noqa: PLR0917 - typer reads options from the arguments
 
 @app.command()
 def backup(url: Url, target: Annotated[str, typer.Argument(help="An empty folder.")], yes: Yes = False) -> None:
-    """Copy everything as it is at one moment, while others go on appending."""
+    """Copy everything as it is at one moment, while appends continue."""
     with open_existing(url) as store:
         _findings(store.backup(target, dry_run=not yes))
         if not yes:
@@ -368,7 +370,7 @@ def verify(url: Url, name: Annotated[str, typer.Argument(metavar="LOG", help="On
 
 @app.command()
 def repair(name: Name, url: Url, yes: Yes = False) -> None:
-    """Put damaged records aside so that reading goes on behind them."""
+    """Put damaged records aside so that readers can continue after them."""
     with open_existing(url) as store:
         findings = store.repair(known(store, name), dry_run=not yes)
         _findings(findings)
@@ -385,7 +387,7 @@ def repair(name: Name, url: Url, yes: Yes = False) -> None:
 def enforce_retention(
     url: Url, name: Annotated[str, typer.Argument(metavar="LOG", help="Only this log.")] = "", yes: Yes = False
 ) -> None:
-    """Remove the records that the retention lets go of, now."""
+    """Remove now the records that retention no longer keeps."""
     with open_existing(url) as store:
         removed = store.enforce_retention(known(store, name) if name else None, dry_run=not yes)
         said = "removed " if yes else "would remove "

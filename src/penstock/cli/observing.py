@@ -18,8 +18,8 @@ from penstock.queue.queues import QueueStore
 from penstock.queue.worker.figures import MINUTE, Tally, read_figures, total
 from penstock.queue.worker.presence import KnownWorker, known_workers
 
-WINDOW: Micros = 60 * SECOND  # that the rate of puts is the mean of, once it has been watched for so long
-RECENT = 2  # minutes, the running one included, that the rates of workers are the mean of
+WINDOW: Micros = 60 * SECOND  # over which the rate of puts is averaged, once it has been watched for so long
+RECENT = 2  # minutes, the running one included, over which the rates of workers are averaged
 
 
 class QueueLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +49,7 @@ class LagLine(msgspec.Struct, frozen=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """All of it."""
+    """Everything that is shown."""
 
     now_us: Micros
     queues: list[QueueLine]
@@ -70,7 +70,7 @@ class Observer:
         self._seen: deque[tuple[Micros, dict[str, int]]] = deque()
 
     def look(self) -> Snapshot:
-        """What there is now."""
+        """Take a snapshot."""
         now = self._store.now()
         workers = known_workers(self._store)
         tallies = read_figures(self._store, since_us=now - 24 * 60 * MINUTE)
@@ -98,7 +98,7 @@ class Observer:
         )
 
     def _put_rates(self, lines: list[QueueLine], tallies: dict[str, Tally], now: Micros) -> dict[str, float]:
-        """What came in since the first look of the last minute: what there is more of now, and what was done with."""
+        """The rates of puts since the first snapshot of the last minute: the growth of a queue, plus what left it."""
         ever = {
             line.name: line.ready + line.delayed + line.retrying + line.held + line.leased + line.dead
             + (tallies[line.name].done if line.name in tallies else 0)

@@ -1,4 +1,4 @@
-"""From ``--url`` to a store that is already there: a slip in a URL must not make a new one."""
+"""From ``--url`` to an existing store: a typo in a URL must not create a new one."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def open_existing(url: str) -> QueueStore:
             hint="Use a store with a place of its own.",
         )
     if location.scheme == "sqlite":
-        sqlite_path(location)  # says which file is not there
+        sqlite_path(location)  # the error names the missing file
     if not is_there(location):
         where = sqlite_path(location) if location.scheme == "sqlite" else location.masked
         raise CannotOpen(f"{where} has no space {location.space!r}.", hint=_how_to_make(location))
@@ -48,9 +48,9 @@ def open_existing(url: str) -> QueueStore:
 
 
 def is_there(location: Location) -> bool:
-    """Whether a space has been used before; creates nothing. Of a store that cannot tell it is believed."""
+    """Whether a space has been used before. Creates nothing; a store that cannot tell counts as used."""
     if location.scheme == "sqlite":
-        sqlite_path(location, must_exist=False)  # says that it is a folder
+        sqlite_path(location, must_exist=False)  # the error says that it is a folder
     look = getattr(store_module(location, QUEUE_STORES, "queue"), "is_there", None)
     return look is None or bool(look(location))
 
@@ -63,7 +63,7 @@ def _how_to_make(location: Location) -> str:
 
 
 def open_queue(store: QueueStore, name: str, *, or_deleted: bool = False) -> Queue[Any]:
-    """A queue that is there: a slip in a name must not look like an empty queue."""
+    """An existing queue: a typo in a name must not look like an empty queue."""
     queue: Queue[Any] = store.queue(read_name(name))
     if queue.exists():
         return queue
@@ -78,7 +78,7 @@ def open_queue(store: QueueStore, name: str, *, or_deleted: bool = False) -> Que
 
 
 def suggestion(store: QueueStore, name: str) -> str:
-    """What may have been meant."""
+    """A hint with similar names."""
     known = [counts.queue for counts in store.counts() if counts.queue != name]
     close, members = did_you_mean(name, known), [member for member in known if member.startswith(name)]
     if members and (not close or not name[-1].isalnum()):

@@ -31,7 +31,7 @@ def run_(
     ] = None,
     master: Master = None,
 ) -> None:
-    """Take in what is new and add it to the tables of its days; without anything new, nothing changes."""
+    """Read what is new and add it to the tables of its days; without anything new, nothing changes."""
     from penstock.spark.session import check_installed
 
     check_installed()
@@ -63,7 +63,7 @@ def sweep(lake: Lake, master: Master = None) -> None:
 def report(
     lake: Lake, out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Where.")] = Path("report.html")
 ) -> None:
-    """Write one HTML page with the charts; it needs no Spark, and nothing else to be looked at."""
+    """Write one self-contained HTML page with the charts; it needs no Spark."""
     missing = [name for name in REPORT_NEEDS if importlib.util.find_spec(name) is None]
     if missing:
         raise MissingExtra(f"a report needs {', '.join(missing)}.", hint='Install the extra "report".')

@@ -18,14 +18,14 @@ from rich.text import Text
 
 from penstock.clock import SECOND, Micros, from_micros
 
-# Without a terminal there is no width to keep to; lines are for grep and logs then.
+# Without a terminal the width does not matter; lines are for grep and logs then.
 WIDTH_WITHOUT_TERMINAL = 160
 PREVIEW = 60
 ID_WIDTH = 36
 
 
 def console() -> Console:
-    """Where tables go."""
+    """The console for tables."""
     if sys.stdout.isatty() or "COLUMNS" in os.environ:
         return Console(highlight=False)
     return Console(highlight=False, width=WIDTH_WITHOUT_TERMINAL)
@@ -35,7 +35,7 @@ def table(*columns: str, title: str = "", numbers: tuple[str, ...] = ()) -> Tabl
     """An empty table; the columns named in ``numbers`` are aligned right."""
     grid = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", title_style="bold", pad_edge=False)
     for column in columns:
-        # Half an id is of no use to anybody: it is not broken, however narrow the terminal.
+        # Half an id is useless: ids are never wrapped, however narrow the terminal.
         whole = column == "id"
         grid.add_column(
             column, justify="right" if column in numbers else "left", overflow="fold", no_wrap=whole,
@@ -45,12 +45,12 @@ def table(*columns: str, title: str = "", numbers: tuple[str, ...] = ()) -> Tabl
 
 
 def without(columns: dict[str, Any], rows: list[Any]) -> dict[str, Any]:
-    """The columns, name to how a row shows it, less those in which no row has anything to show."""
+    """The columns (name to cell function) without those that are empty in every row."""
     return {name: cell for name, cell in columns.items() if any(str(cell(row)) for row in rows)}
 
 
 def add(to: Table, *cells: Any, style: str = "") -> None:
-    """A row of plain text: what comes from a store is never read as markup."""
+    """Add a row of plain text: data of a store is never read as markup."""
     to.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in cells), style=style or None)
 
 
@@ -59,7 +59,7 @@ _indent = 2
 
 @contextmanager
 def one_line_of_json() -> Iterator[None]:
-    """While commands are run again and again, JSON is a line a time, for readers of streams."""
+    """Print JSON on one line, for commands that run again and again."""
     global _indent  # noqa: PLW0603 - commands print from many places
     _indent = -1
     try:
@@ -69,7 +69,7 @@ def one_line_of_json() -> Iterator[None]:
 
 
 def print_json(value: Any) -> None:
-    """JSON on standard output, indented unless it is one of many."""
+    """Print JSON on standard output, indented unless it is one of many."""
     encoded = msgspec.json.encode(value)
     typer.echo((msgspec.json.format(encoded, indent=_indent) if _indent >= 0 else encoded).decode())
 

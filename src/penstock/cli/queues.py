@@ -64,7 +64,7 @@ def list_(
             if schedule.queue.startswith(family) and not schedule.is_paused:
                 fires[schedule.queue] = min(schedule.next_us, fires.get(schedule.queue, schedule.next_us))
         known = {counts.queue: counts for counts in store.counts(family=family or None)}
-        # A queue that a schedule will fill is there, also before the first fire.
+        # A queue that a schedule will fill is listed even before the first fire.
         rows = [known.get(name) or Counts(name) for name in sorted({*known, *fires})]
         if as_json:
             print_json([_counts_json(row, now) | {"next_fire": iso(fires.get(row.queue))} for row in rows])
@@ -137,7 +137,7 @@ def shown_payload(row: Entry[Any] | HistoryRow) -> bytes | None:
     return None if row.payload is None else masked_payload(row.payload, row.type)
 
 
-# Columns in which no row has anything to show are left out; generation 1 and priority 0 are nothing.
+# Empty columns are left out; generation 1 and priority 0 count as empty.
 _ENTRY: Cells = {
     "id": lambda row, now: row.id,
     "state": lambda row, now: f"leased by {row.lease.owner}" if row.lease else row.state,
@@ -258,7 +258,7 @@ def lock(
 def unlock(
     name: Name, url: Url, holder: Annotated[str, typer.Option(help="Whose lock to take away.")] = OPERATOR
 ) -> None:
-    """Take one holder's lock away; the queue goes on when it was the last."""
+    """Take one holder's lock away; without the last lock the queue continues."""
     with open_existing(url) as store:
         before = _holders(store, name)
         held = open_queue(store, name).unlock(holder=holder)

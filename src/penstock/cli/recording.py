@@ -1,4 +1,4 @@
-"""Who changed what from the command line: kept in the store, where the dashboard's page of changes shows it."""
+"""Who changed what from the command line: stored for the dashboard's page of changes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def who() -> str:
 
 
 def record(store: QueueStore, did: str, target: str, before: str, after: str, *, why: str = "") -> None:
-    """Keep what was done. It was done whatever happens here: that it could not be noted is only said."""
+    """Record what was done. If recording fails, the change stays done: the failure is only printed."""
     try:
         record_change(store, Change(who(), did, target, before, after, why))
     except PenstockError as error:
@@ -34,9 +34,9 @@ def record(store: QueueStore, did: str, target: str, before: str, after: str, *,
 
 
 def record_for_logs(did: str, target: str, before: str, after: str) -> None:
-    """Keep what was done to logs or a topology: in the queue store that ``PENSTOCK_URL`` names, for logs have none.
+    """Record what was done to logs or a topology, in the queue store that ``PENSTOCK_URL`` names.
 
-    Without it a line says so, unless there was nothing before that somebody could look for later.
+    Without that variable a line says so, unless nothing existed before that a record could be about.
     """
     url = os.environ.get(QUEUES)
     if not url:

@@ -1,4 +1,4 @@
-"""``penstock schedule`` and ``penstock bus``: what puts entries by itself."""
+"""``penstock schedule`` and ``penstock bus``: schedules and subscriptions put entries by themselves."""
 
 from __future__ import annotations
 

@@ -83,9 +83,9 @@ def serve(
     lines = write_logs(log_format, SERVICE_LINE)
     lines.fields = {"space": read_url(url).space, "node": default_node()}
     _tell_what_is_new(url, logs)
-    # It writes whole addresses, with what is in their query strings.
+    # It would log whole addresses, with their query strings.
     logging.getLogger("httpx2").setLevel(logging.WARNING)
-    # The first word of the line is where it serves, for scripts.
+    # For scripts, the first word of the line is the address.
     run(settings, lambda where: typer.echo(_told(where, url, openapi, dashboard)))
 
 
@@ -96,7 +96,7 @@ def _told(where: str, url: str, openapi: bool, dashboard: bool) -> str:
 
 
 def _tell_what_is_new(url: str, logs: str | None) -> None:
-    """A service may begin with an empty store; a slip in a URL shall be seen."""
+    """Log what is created: a service may begin with an empty store, but a typo in a URL must be visible."""
     location = read_url(url)
     if location.scheme != "memory" and not is_there(location):
         logger.info("%s has no space %r yet; creating it.", location.masked, location.space)

@@ -27,7 +27,7 @@ from penstock.clock import SECOND, from_micros
 from penstock.errors import BadInput, StoreReadOnly, StoreUnavailable
 from penstock.names import did_you_mean
 
-# Name of a column -> what is sorted by; the largest first, except for names.
+# Name of a column -> its sort key; the largest first, except for names.
 COLUMNS = {
     "name": lambda line: line.name,
     "ready": lambda line: line.ready,
@@ -46,7 +46,7 @@ NUMBERS = ("ready", "delayed", "retrying", "held", "leased", "dead", "oldest", "
 
 
 class View(msgspec.Struct):
-    """How the user looks at it."""
+    """The user's sorting, filter and page."""
 
     sort: str = "ready"
     is_reversed: bool = False
@@ -56,7 +56,7 @@ class View(msgspec.Struct):
     is_over: bool = False
 
     def press(self, key: str) -> None:
-        """Do what a key means."""
+        """Handle a key."""
         if self.is_typing:
             self._type(key)
         elif key in ("q", "Q", "\x03"):
@@ -131,7 +131,7 @@ _json = as_json
 
 
 def _live(observer: Observer, view: View, name: str, pause: float) -> None:
-    """Draw, wait for a key or for the next look, until the user ends it."""
+    """Draw, wait for a key or for the next snapshot, until the user quits."""
     screen = console()
     with _keys() as pressed, Live(console=screen, screen=True, auto_refresh=False) as live:
         snapshot, error, due = observer.look(), "", time.monotonic() + pause

@@ -28,7 +28,7 @@ DEFAULTS: dict[str, Any] = {"watch": False, "every": "2s"}
 
 
 def watchable(look: F) -> F:
-    """A command that also takes ``--watch``."""
+    """Add ``--watch`` to a command."""
 
     @functools.wraps(look)
     def command(*arguments: Any, watch: bool, every: str, **options: Any) -> None:
@@ -53,13 +53,13 @@ def watchable(look: F) -> F:
 
 
 def repeat(look: Callable[[], Any], pause: float) -> None:
-    """Look, wait, and look again; a store that is away is reported and looked for again."""
+    """Run, wait, and run again. If the store is away, that is reported and tried again."""
     while True:
         try:
             _look_once(look)
             sys.stdout.flush()
         except BrokenPipeError:
-            return  # whoever read has seen enough
+            return  # the reader of the pipe has seen enough
         time.sleep(pause)
 
 

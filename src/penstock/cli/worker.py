@@ -35,7 +35,7 @@ from penstock.queue.worker.maintenance import Reaper
 from penstock.queue.worker.presence import KnownWorker, Serving, known_workers
 
 if TYPE_CHECKING:
-    # A worker that nobody asks, and every other command, does without them.
+    # Commands and workers without probes do not need them.
     from penstock.telemetry.health import HealthSource, HealthState
     from penstock.telemetry.reporting import Reports
     from penstock.telemetry.snapshot import Snapshot
@@ -101,7 +101,7 @@ def worker(  # noqa: PLR0917 - one parameter per option
         command += ["--keep-dead", keep_dead, "--reap-every", reap_every, "--log-format", log_format.value]
         command += [*(["--verbose"] if verbose else [])]
         if url is not None:
-            os.environ["PENSTOCK_URL"] = url  # not among the arguments, where everybody could read its password
+            os.environ["PENSTOCK_URL"] = url  # not as an argument, where every user could read its password
         command += [part for name in queue or [] for part in ("--queue", name)]
         reports = _reports_of(processes) if is_watched else None
         children = Children(command, processes, grace_seconds=grace_seconds, reports=reports)
@@ -149,7 +149,7 @@ def _reports_of(processes: int) -> Reports:
 
 
 def _flush(store: QueueStore) -> None:
-    """Spans of the last attempts must not be lost with the process."""
+    """Flush the spans of the last attempts before the process ends."""
     if store.driver.tracing is not None:
         store.driver.tracing.flush()
 
@@ -184,7 +184,7 @@ class _Watch:
 def _telling(
     runner: Worker, report_to: int | None, host: str, port: int | None, health_file: Path | None
 ) -> Iterator[None]:
-    """Let others ask the worker: a parent process, probes, Prometheus."""
+    """Serve the worker's health and metrics to a parent process, probes and Prometheus."""
     if report_to is None and port is None and health_file is None:
         yield
         return

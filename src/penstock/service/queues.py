@@ -114,7 +114,7 @@ def store_of(request: Request) -> QueueStore:
 
 
 def existing_queue(request: Request, name: str, *, or_deleted: bool = False) -> Queue[Any]:
-    """A queue that is there: a slip in a name must not look like an empty queue."""
+    """An existing queue: a typo in a name must not look like an empty queue."""
     queue: Queue[Any] = store_of(request).queue(name)
     if queue.exists():
         return queue

@@ -1,4 +1,4 @@
-"""Who changed what over HTTP: kept in the store, where the dashboard's page of changes shows it."""
+"""Who changed what over HTTP: stored for the dashboard's page of changes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_IDS = 20  # that are named; a change of more says how many
 
 
 def record(request: Request, key: ApiKey, change: tuple[str, str], before: str, after: str, *, why: str = "") -> None:
-    """Keep what was done: ``change`` is what, and to what. It was done: that it cannot be noted is only logged."""
+    """Record what was done: ``change`` is what, and to what. If recording fails, that is only logged."""
     did, target = change
     try:
         record_change(request.app.state.queues, Change(key.name, did, target, before, after, why))
