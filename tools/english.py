@@ -51,7 +51,7 @@ PHRASES = (
         re.compile(r"; (?:whether|how (?:many|much|often|long))\b(?!.* is not known)"),
         'begin a sentence: "Returns whether ..."',
     ),
-    Phrase(re.compile(r"\bhow many (?:it|they) were\b"), 'say "how many there were"'),
+    Phrase(re.compile(r"\b[Hh]ow many (?:it|they) were\b"), 'say "how many there were"'),
     Phrase(re.compile(r"\bhow manieth\b"), 'say "the ordinal" or "the number"'),
     Phrase(
         re.compile(r"\b(?:is|are|was|were|be|been|being) told\b(?! (?:to|apart)\b)"),

@@ -165,7 +165,7 @@ def test_schedules_by_hand(either: QueueStore, logs: LogStore, serve: Callable[.
     confirm(page, "Pause the schedule")
     assert nightly().is_paused
     row.get_by_role("link", name="Resume…").click()
-    page.locator("#dialog").get_by_text("goes on with its next time from now").wait_for()
+    page.locator("#dialog").get_by_text("continues at its next time from now").wait_for()
     confirm(page, "Resume the schedule")
     assert not nightly().is_paused
     page.locator("#toast").get_by_role("link", name="Undo…").click()

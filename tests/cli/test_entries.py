@@ -178,7 +178,7 @@ def test_schedules_are_added_paused_resumed_and_run(run: Run, store: QueueStore)
         assert "7972y" not in run(*words).out
     id_ = run("schedule", "run", "nightly").out.strip()
     assert store.queue("reports", dict).get(id_).value == {"kind": "night"}
-    assert "nightly goes on, in" in run("schedule", "resume", "nightly").out
+    assert "nightly continues, in" in run("schedule", "resume", "nightly").out
     assert run("schedule", "resume", "nightly", code=1).out == "nightly is not paused\n"
     assert run("schedule", "list", "--json").json()[0]["paused"] is False
     assert "Did you mean nightly?" in run("schedule", "run", "nightlly", code=2).err

@@ -541,7 +541,7 @@ def test_a_key_file_that_everybody_may_write_is_not_used(tmp_path: Path) -> None
     secret = new_key(file, "ann", ("read",))
     keys = Keys(file)
     file.chmod(0o666)
-    with pytest.raises(BadInput, match="everybody may write"):
+    with pytest.raises(BadInput, match="every user may write"):
         Keys(file)
     assert keys.find(secret) is not None, "it is known from before, for a moment"
     file.chmod(0o600)

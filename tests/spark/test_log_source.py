@@ -174,7 +174,7 @@ def test_a_schema_of_the_users_own(spark: Any, store: LogStore, url: str) -> Non
         ({"log": "in", "partitions": ""}, "partitions '' is not a list of numbers"),
         ({"log": "in", "partitions": "7"}, "log in has no partition 7; it has 3. Use 0 to 2."),
         ({"log": "in", "columns": ""}, "columns names no column"),
-        ({"log": "in", "start": '{"0": 3}', "stop": '{"0": 1}'}, "is behind stop"),
+        ({"log": "in", "start": '{"0": 3}', "stop": '{"0": 1}'}, "is after stop"),
         ({"log": "in", "schema": "a BIGINTT"}, "payloads cannot be read as BIGINTT. Did you mean BIGINT?"),
         ({"log": "in", "schema": "a INT, a INT"}, "schema names column 'a' twice"),
         ({"log": "in", "schema": "a INT b"}, "a comma is expected before 'b'"),

@@ -182,9 +182,7 @@ def _history_rows(store: QueueStore, where: Find) -> str:
 
 def _tell_kept(rows: str) -> None:
     if rows:
-        typer.echo(
-            f"{rows} of the last 15 minutes kept: a call whose reply was lost is recognised by them when it is repeated"
-        )
+        typer.echo(f"{rows} of the last 15 minutes kept: they show whether a call is repeated after a lost reply")
 
 
 def needs_yes() -> None:

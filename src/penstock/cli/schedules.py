@@ -108,7 +108,7 @@ def resume(name: Name, url: Url) -> None:
             raise typer.Exit(1)
         after = resume_schedule(store, name)
         record(store, "resuming of schedule", name, "paused", f"next {iso(after.next_us)}")
-        typer.echo(f"{name} goes on, {_next(after, store.now())}")
+        typer.echo(f"{name} continues, {_next(after, store.now())}")
 
 
 @app.command()

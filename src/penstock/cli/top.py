@@ -46,7 +46,7 @@ NUMBERS = ("ready", "delayed", "retrying", "held", "leased", "dead", "oldest", "
 
 
 class View(msgspec.Struct):
-    """The user's sorting, filter and page."""
+    """What the user chose: the sorting, the filter, a pause."""
 
     sort: str = "ready"
     is_reversed: bool = False

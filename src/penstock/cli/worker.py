@@ -93,7 +93,7 @@ def worker(  # noqa: PLR0917 - one parameter per option
         length(keep_dead, "keep-dead", least="1m")
     is_watched = port is not None or health_file is not None
     if drain and is_watched:
-        raise BadInput("--drain ends by itself: nobody can ask it.", hint="Leave --port and --health-file out.")
+        raise BadInput("--drain ends by itself, so it cannot be probed.", hint="Leave --port and --health-file out.")
     if processes > 1:
         if drain:
             raise BadInput("--drain works in one process.", hint="Leave --processes out.")

@@ -171,7 +171,7 @@ class Items(msgspec.Struct, Generic[T], frozen=True):
 
 
 class Number(msgspec.Struct, frozen=True):
-    """How many it were."""
+    """How many entries were changed."""
 
     count: int
 

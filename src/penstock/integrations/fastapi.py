@@ -119,7 +119,7 @@ class Operations:
         required("fastapi", extra="service")
         if not dependencies and keys is None:
             raise BadInput(
-                "Operations would let everybody change every queue.",
+                "Operations would let every client change every queue.",
                 hint="Give dependencies=[Depends(your_check)], or keys=Path(...) made with `penstock key new`.",
             )
         self._dependencies = dependencies

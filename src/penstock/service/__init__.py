@@ -5,7 +5,7 @@ module        what it is for
 ============  ====================================================================================
 settings      what a service serves and how strict it is
 keys          API keys: scopes, prefixes, and only hashes on disk
-access        who is asking, and may they
+access        who is asking, and what they may do
 ids           entry ids of keys with a prefix, given and stored
 problems      errors as problem+json, and their part of the OpenAPI
 limits        size, time and headers of every request and answer
@@ -27,9 +27,9 @@ gateway       queued requests
 signals       a stream of what happens, as server-sent events
 recording     who changed what through the service, for the page of changes
 dashboard/    pages for people, at /
-health        is it alive, is it ready, and its metrics
+health        whether it is live and ready, and its metrics
 gauges        what the stores hold at the moment of a scrape
-app           all of it as one ASGI application
+app           the whole service as one ASGI application
 prefix        the same below a prefix of another application
 running       the server process
 ============  ====================================================================================

@@ -1,4 +1,4 @@
-"""Who is asking, and may they: bearer keys, scopes, prefixes and the audit of what administrators do."""
+"""Authentication and authorization: bearer keys, scopes, prefixes and the audit of what administrators do."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ audit = logging.getLogger("penstock.audit")
 KEY_HEADER = "x-penstock-key"
 BEARER = "bearer "
 
-# They only describe the two ways in the OpenAPI; `given_secret` reads them.
+# They only describe both ways in the OpenAPI; `given_secret` reads the secret.
 bearer = HTTPBearer(auto_error=False, description="An API key: `Authorization: Bearer psk_…`.")
 own_header = APIKeyHeader(
     name=KEY_HEADER, auto_error=False, description="The API key where `Authorization` is meant for a backend."
@@ -26,7 +26,7 @@ own_header = APIKeyHeader(
 
 
 def given_secret(request: Request) -> str | None:
-    """The secret that a request came with: in the header of its own, or else as a bearer token."""
+    """The secret of a request: from its own header, or else a bearer token."""
     own = request.headers.get(KEY_HEADER, "").strip()
     return own or bearer_token(request.headers.get("authorization", ""))
 
@@ -39,7 +39,7 @@ def bearer_token(authorization: str) -> str | None:
 
 
 def caller(request: Request) -> ApiKey:
-    """The key that the request came with."""
+    """The key of the request."""
     keys: Keys | None = request.app.state.keys
     if keys is None:
         return ANYBODY
@@ -55,11 +55,11 @@ def caller(request: Request) -> ApiKey:
 class Requires:
     """A dependency that lets only keys with this scope through; what administrators change is noted.
 
-    ``whole``: what is asked is about the queues of everybody, so a key with a prefix may not.
+    ``whole``: the request concerns all queues, so keys with a prefix are refused.
     """
 
     def __init__(self, scope: Scope, *, whole: bool = False) -> None:
-        """For one scope."""
+        """Require one scope."""
         self.scope = scope
         self.whole = whole
 
@@ -69,7 +69,7 @@ class Requires:
         """The key of a request whose body may have been read."""
         key = self.check(request)
         if self.scope == "admin" and request.method != "GET":
-            # Before it is done: what fails half-way is noted too. As it was sent, so that no line can be forged.
+            # Note it first, so that what fails half-way is noted too; and as sent, so that no line can be forged.
             path = raw_path(request).decode("latin-1")
             audit.info("%s %s %s by %s", request.method, path, _query(request), key.name)
         return key
@@ -93,42 +93,42 @@ WholeAdmin = Annotated[ApiKey, Depends(Requires("admin", whole=True))]
 
 
 def note(key: ApiKey, did: str, queue: str, what: Iterable[str] | object) -> None:
-    """Write down what the address does not say: which entries, and what was set."""
+    """Add to the audit what the address does not say: which entries, and what was set."""
     said = " ".join(what) if isinstance(what, list) else repr(what)
     audit.info("%s of queue %s by %s: %s", did, queue, key.name, said)
 
 
 def note_refusal(request: Request, key: ApiKey, error: Exception) -> None:
-    """Write down that what was noted before has not been done."""
+    """Add to the audit that a noted change was not made."""
     path = raw_path(request).decode("latin-1")
     audit.info("refused: %s %s by %s: %s", request.method, path, key.name, type(error).__name__)
 
 
 def check_queue(key: ApiKey, name: str) -> str:
-    """A queue outside of the key's reach is not there."""
+    """Refuse a queue outside the key's reach, as if it did not exist."""
     if not key.sees(name):
         raise EntryNotFound(f"there is no queue {name!r}.", hint="GET /v1/queues lists those there are.")
     return name
 
 
 def check_log(key: ApiKey, name: str) -> str:
-    """A log outside of the key's reach is not there."""
+    """Refuse a log outside the key's reach, as if it did not exist."""
     if not key.sees(name):
         raise LogNotFound(f"there is no log {name!r}.", hint="GET /v1/logs lists those there are.")
     return name
 
 
 class Shares:
-    """How many of something each key holds at once: what is scarce is shared, not taken by the first."""
+    """Limits how many of a scarce resource each key holds at once."""
 
     def __init__(self, most: int, what: str) -> None:
-        """At most so many per key."""
+        """Set the limit per key."""
         self._most = most
         self._what = what
         self._held: dict[str, int] = {}
 
     def take(self, key: ApiKey) -> Callable[[], None]:
-        """One more for this key; call what is returned to give it back. Raises 429 if the key has its share."""
+        """Take one for this key. Call the result to give it back. Raises 429 if the key has its share."""
         if self._held.get(key.name, 0) >= self._most:
             raise too_many(f"the API key {key.name!r} has {self._most} {self._what} open already.")
         self._held[key.name] = self._held.get(key.name, 0) + 1

@@ -1,4 +1,4 @@
-"""All of it as one ASGI application."""
+"""The whole service as one ASGI application."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def create_app(
     topology_list: tuple[Topology, ...] = (),
     dependencies: Sequence[Depends] = (),
 ) -> FastAPI:
-    """The service over open stores, which stay the caller's to close; ``dependencies`` hold for every request."""
+    """Create the service over open stores, which the caller closes; ``dependencies`` apply to every request."""
     app = FastAPI(
         title="Penstock",
         version=penstock.__version__,
@@ -104,7 +104,7 @@ def create_app(
     if settings.routes is not None:
         splitter = Splitter() if settings.splitting is None else read_splitting(settings.splitting)
         app.state.gateway = Gateway(queue_store, read_routes(settings.routes), splitter=splitter)
-        app.include_router(gateway.router)  # the last: it takes what nobody else wants
+        app.include_router(gateway.router)  # the last one: it takes all other paths
     problems.install(app)
     if settings.cors_origins:
         app.add_middleware(
@@ -136,8 +136,8 @@ def read_splitting(path: Path) -> Splitter:
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    # Workers of other languages have nobody else who takes back their leases and fires their schedules. A short lease
-    # would be of no use if nobody looked whether it has run out.
+    # For workers of other languages nothing else takes back expired leases and fires schedules. A short lease
+    # is useless if nothing checks whether it has run out.
     reaper = Reaper(app.state.queues, every=min(duration(app.state.settings.lease) / 4, REAP_EVERY))
     delivering = _Delivering(app, reaper) if app.state.gateway is not None and app.state.settings.deliver else None
     app.state.metrics = StoreMetrics(app.state.queues) if delivering is None else WorkerMetrics(delivering.worker)

@@ -123,7 +123,7 @@ def set_state(request: Request, key: WholeAdmin, circuit: str, body: StateBody) 
     breaker, gateway = breaker_of(request), request.app.state.gateway
     if body.state == "open":
         if gateway is None or circuit.strip() not in gateway.routes.patterns:
-            breaker.circuit(circuit)  # a slip in its name shall not make another one
+            breaker.circuit(circuit)  # a typo in its name must not create another one
         if not breaker.config.circuit_check_enabled:
             raise Conflict(
                 "the breaker is off: an open circuit would keep nothing back.",
@@ -153,7 +153,7 @@ def show_config(request: Request, key: WholeReader) -> dict[str, Any]:
 @router.put("/breaker/config", responses=responses(), openapi_extra=CONFIG_BODY)
 async def set_config(request: Request, key: WholeAdmin) -> dict[str, Any]:
     """Set all nine; from then on they hold on every node."""
-    # Read here: as in gateleen, what is not JSON is a configuration that cannot be used (400).
+    # Read here: as in gateleen, a body that is not JSON is an unusable configuration (400).
     body = await request.body()
     return await run_in_threadpool(_configured, request, key, body)
 

@@ -1,4 +1,4 @@
-"""Queued requests: whatever comes with ``x-queue`` is stored, answered with 202, and delivered in its order."""
+"""Queued requests: a request with ``x-queue`` is stored, answered with 202, and delivered in order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.service.keys import Keys
 router = APIRouter(include_in_schema=False)
 
 METHODS = ["PUT", "POST", "DELETE", "PATCH", "HEAD", "OPTIONS"]
-# How often a text may be percent-encoded that is searched for a key; without an end, a long one could take very long.
+# How often a text that is searched for a key may be percent-encoded; without a limit, a long one could take very long.
 MOST_ENCODINGS = 2
 
 
@@ -52,7 +52,7 @@ async def take_in(request: Request, key: Producer, path: str) -> Response:
 
 
 def _without_keys(headers: list[tuple[str, str]], keys: Keys, secret: str) -> list[tuple[str, str]]:
-    """The headers without API keys: they are for this service, and no business of the backend or of who reads it."""
+    """The headers without API keys, which are for this service only, not for the backend or its readers."""
 
     def tells_a_key(name: str, value: str) -> bool:
         token = bearer_token(value) if name == "authorization" else None
@@ -66,7 +66,7 @@ def _without_keys(headers: list[tuple[str, str]], keys: Keys, secret: str) -> li
 
 
 def check_without_key(uri: str, body: bytes, secret: str) -> None:
-    """Refuse a request that would store the caller's API key: what is left without it would be another request."""
+    """Refuse a request that would store the caller's API key: without the key it would be another request."""
     for part, content in (("address", uri.encode("latin-1")), ("body", body)):
         if _holds(content, secret):
             raise BadInput(
@@ -76,7 +76,7 @@ def check_without_key(uri: str, body: bytes, secret: str) -> None:
 
 
 def _holds(content: bytes, secret: str) -> bool:
-    """Whether the secret is in there, as it is or percent-encoded."""
+    """Whether a text contains the secret, as it is or percent-encoded."""
     wanted = secret.encode("latin-1")
     for _ in range(MOST_ENCODINGS):
         if wanted in content:

@@ -53,7 +53,7 @@ def _add_all(
 
 
 def _families(queues: QueueStore, workers: list[KnownWorker], key: ApiKey) -> list[str]:
-    """The families that somebody serves, longest prefix first; a key sees those that are its own altogether."""
+    """The families that workers serve, longest prefix first; a key sees those that are entirely its own."""
     served = {name for name, is_family in queues.handlers if is_family}
     served |= {serving.queue for worker in workers for serving in worker.record.serving if serving.is_family}
     return sorted((prefix for prefix in served if prefix.startswith(key.prefix)), key=len, reverse=True)

@@ -1,4 +1,4 @@
-"""Is it alive, is it ready, and its figures for Prometheus."""
+"""Whether the service is live and ready, and its figures for Prometheus."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def own_id(key: ApiKey, given: str) -> str:
 
 
 def stored_id(handle: Queue[Any], key: ApiKey, given: str, *, ended: bool = False) -> str:
-    """The stored id of the entry that a caller names by its stored id, or by the id that this key gave it."""
+    """The stored id of an entry that a caller names by its stored id, or by the id that this key gave it."""
     return stored_ids(handle, key, [given], ended=ended)[0]
 
 

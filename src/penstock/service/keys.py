@@ -27,7 +27,7 @@ logger = logging.getLogger("penstock.service")
 
 
 class ApiKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One caller: its name, what it may do, and to which queues and logs (those whose name begins with ``prefix``)."""
+    """One caller: its name, its scopes, and its queues and logs (those whose name begins with ``prefix``)."""
 
     name: str
     hash: str
@@ -43,7 +43,7 @@ class ApiKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return name.startswith(self.prefix)
 
 
-# Who everybody is where no keys are configured.
+# The key of every caller if no keys are configured.
 ANYBODY = ApiKey("anybody", "", ("admin",))
 
 
@@ -62,18 +62,18 @@ class Keys:
             raise _unreadable(path, cause) from cause
 
     def find(self, secret: str) -> ApiKey | None:
-        """The key behind a secret."""
+        """The key with this secret."""
         self._refresh()
         hashed = hash_of(secret)
         matching = None
-        # Every hash is compared, so that the time says nothing about which one was close.
+        # Every hash is compared, so that the time does not tell which one was close.
         for known, key in self._by_hash.items():
             if hmac.compare_digest(known, hashed):
                 matching = key
         return matching
 
     def holds(self, key: ApiKey) -> bool:
-        """Whether a key that was found before is still there, and may still do the same."""
+        """Whether a key still exists with the same rights."""
         self._refresh()
         return self._by_hash.get(key.hash) == key
 
@@ -82,7 +82,7 @@ class Keys:
             if self._seen() != self._read_as:
                 self._read_as = self._read()
         except (OSError, msgspec.MsgspecError) as cause:
-            # It may be about to be replaced, so what is known stays in force for a moment; then nobody gets in.
+            # The file may be about to be replaced: the known keys stay valid for a moment, then no caller gets in.
             now = time.monotonic()
             if self._lost_at is None:
                 self._lost_at = now
@@ -100,7 +100,7 @@ class Keys:
     def _seen(self) -> tuple[int, ...]:
         status = self.path.stat()
         if status.st_mode & stat.S_IWOTH:
-            raise PermissionError(errno.EPERM, "everybody may write to it, so anybody could let themselves in")
+            raise PermissionError(errno.EPERM, "every user may write to it, so any of them could add a key")
         return status.st_mtime_ns, status.st_size, status.st_ino, status.st_mode
 
 
@@ -146,7 +146,7 @@ def remove_key(path: Path, name: str) -> bool:
 
 
 def hash_of(secret: str) -> str:
-    """The secrets are long and random, so a plain hash keeps them."""
+    """The hash of a secret. Secrets are long and random, so a plain hash protects them."""
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
 

@@ -34,7 +34,7 @@ from penstock.service.shapes import Body, DurationText, IdText, LeasedView, Name
 router = APIRouter(prefix="/v1", tags=["leases"], route_class=CheckedRoute)
 
 LONGEST_WAIT = 20.0
-LOOK = 0.5  # seconds after which a waiting claim looks whether it is still wanted
+LOOK = 0.5  # seconds after which a waiting claim checks whether it is still wanted
 MOST_ATTEMPTS = (1 << 31) - 1
 
 
@@ -126,7 +126,7 @@ async def claim(
 
 
 class Claiming:
-    """One wish for work, for as long as its client and its key are there."""
+    """A claim under way, as long as its client is connected and its key is valid."""
 
     def __init__(self, request: Request, key: ApiKey, queue: str, wish: ClaimBody) -> None:
         """Nothing is claimed yet."""
@@ -146,11 +146,11 @@ class Claiming:
         self._gone.set()
 
     def claim(self) -> Response:
-        """What is due now."""
+        """Claim what is due now."""
         return _claimed(self._claim())
 
     def wait(self, seconds: float) -> Response:
-        """What is due now, or else what comes first within this time."""
+        """Claim what is due now, or else what is due first within this time."""
         deadline = time.monotonic() + seconds
         while self._is_wanted():
             seen = self._store.driver.bell()
@@ -167,7 +167,7 @@ class Claiming:
         return _claimed([])
 
     def _is_wanted(self) -> bool:
-        """Who has hung up, and whose key was taken away, must be given nothing, and needs no thread."""
+        """Whether the client is still connected and its key still valid; otherwise it must get nothing."""
         return not self._gone.is_set() and (self._keys is None or self._keys.holds(self._key))
 
     def _wait_for_bell(self, seen: Any, seconds: float) -> None:
@@ -246,7 +246,7 @@ def _held(store: QueueStore, key: ApiKey, queue: str, tokens: dict[str, str]) ->
     leases = {entry.id: entry.lease for entry in store.driver.find(Find(queue=queue, ids=ids, limit=len(ids)))}
     held = {}
     for given, token in tokens.items():
-        # The token tells which one is meant where both forms are entries of this queue.
+        # The token decides if both forms are ids of entries of this queue.
         for lease in map(leases.get, forms[given]):
             if lease is not None and hmac.compare_digest(lease.token.encode(), token.encode()):
                 held[given] = lease

@@ -1,4 +1,4 @@
-"""Size, time and headers of every request and answer, as plain ASGI: nothing is parsed before it was weighed."""
+"""Limits of size, time and headers for every request and answer, as plain ASGI: checked before anything is parsed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 MOST_HEADERS = 100
 VERSIONS = ("1.0", "1.1", "2", "2.0")
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
-# Where the page is that a browser asks for. Of two values, no one could tell which one is true.
+# Headers with the origin of a browser's page. Of two values it would be unclear which one is true.
 SAID_ONCE = (b"host", b"origin", b"sec-fetch-site")
 # What is left of a refused body is not read.
 CLOSE = {"connection": "close"}
@@ -70,7 +70,7 @@ class Limits:
         if len(headers) > MOST_HEADERS:
             return HTTPException(413, f"{len(headers)} headers are over the limit of {MOST_HEADERS}.")
         address: bytes = scope["raw_path"] + b"?" + scope["query_string"]
-        # What arrives in one piece is parsed before the size of the head was looked at.
+        # A head that arrives in one piece is parsed before its size is checked.
         if len(address) + sum(len(name) + len(value) + 4 for name, value in headers) > self.settings.head_bytes:
             return HTTPException(431, f"the head is over the limit of {self.settings.head_bytes:,} bytes.")
         if scope.get("http_version", "1.1") not in VERSIONS:
@@ -86,7 +86,7 @@ class Limits:
         return self._foreign(scope["method"], headers) if self.settings.keys is None else None
 
     def _foreign(self, method: str, headers: list[tuple[bytes, bytes]]) -> HTTPException | None:
-        """Without API keys, what a page from elsewhere makes a browser send must have no effect."""
+        """Whether a page from elsewhere made the browser send this; without API keys it must have no effect."""
         names = [name for name, _ in headers]
         repeated = next((name for name in SAID_ONCE if names.count(name) > 1), None)
         if repeated is not None:
@@ -115,7 +115,7 @@ class Limits:
 
         async def guarded() -> Message:
             nonlocal size, complete
-            if complete:  # only the end of the connection can come now, and that may take its time
+            if complete:  # only the end of the connection can follow now, and that may take a while
                 return await receive()
             try:
                 async with asyncio.timeout_at(deadline):
@@ -136,7 +136,7 @@ class Limits:
 
 
 def _is_here(given: str, own: str) -> bool:
-    """Whether a Host header names this machine: a page from elsewhere whose name was made to lead here does not."""
+    """Whether a Host header names this machine; that of a rebound name (DNS rebinding) does not."""
     host = given.lower()
     host = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
     return host == own.lower() or is_loopback(host)

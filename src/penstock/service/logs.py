@@ -306,7 +306,7 @@ class Appenders:
         self._open: dict[tuple[str, bool], Any] = {}
 
     def get(self, store: LogStore, log: str, raw: bool) -> Any:
-        """The appender of a log; a log that was deleted and created again gets a new one."""
+        """The appender of a log; a re-created log gets a new one."""
         appender = self._open.get((log, raw))
         if appender is None or appender.closed:
             codec: Any = bytes if raw else Any

@@ -11,9 +11,9 @@ FIRST_STEP = 16
 
 
 def page_of(request: Request, find: Callable[..., list[Any]], after: int, most: int) -> tuple[list[Any], int | None]:
-    """At most so many entries or rows, and the ``after`` of the next page.
+    """A page of entries or rows, and the ``after`` of the next page.
 
-    They are read in steps: a thousand large payloads at once would take the memory of the process.
+    They are read in steps: a thousand large payloads at once could exhaust the memory.
     """
     page_bytes: int = request.app.state.settings.page_bytes
     items: list[Any] = []

@@ -12,17 +12,17 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-# Attributes of our pages that hold an address of our own. What users wrote has no bare quotation marks in a page.
+# Attributes of our pages that hold an address of ours. Text of users is escaped: it has no bare quotation marks.
 _ADDRESS = re.compile(rb'\b(href|src|action|formaction|hx-get|sse-connect)="/(?!/)')
 _REDIRECTS = (b"location", b"hx-redirect")
-PREFIX = "penstock.prefix"  # where a scope says which prefix was taken off
+PREFIX = "penstock.prefix"  # where a scope says which prefix was removed
 
 
 class Prefixed:
     """An ASGI application that was made for ``/``, below a prefix."""
 
     def __init__(self, app: App) -> None:
-        """The prefix is what the application around it has taken off: the scope's ``root_path``."""
+        """The prefix is what the outer application has removed: the scope's ``root_path``."""
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -49,7 +49,7 @@ def _without(scope: Scope, prefix: str) -> Scope:
 
 
 class _Answer:
-    """One answer on its way out: pages are collected and get the prefix, all else passes."""
+    """One answer: pages are collected and get the prefix, everything else passes through."""
 
     def __init__(self, prefix: bytes, send: Send) -> None:
         self._prefix = prefix

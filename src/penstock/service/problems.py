@@ -37,7 +37,7 @@ logger = logging.getLogger("penstock.service")
 MEDIA = "application/problem+json"
 RETRY_AFTER = 5
 MOST_ERRORS = 20
-LONGEST_TEXT = 500  # of what is quoted from a request
+LONGEST_TEXT = 500  # of a quotation from a request
 WRONG_FORM = "urn:penstock:problem:wrong-form"
 
 # The first that fits decides.
@@ -84,7 +84,7 @@ def responses(*codes: int) -> dict[int | str, dict[str, Any]]:
 
 
 class Answer(JSONResponse):
-    """Plain ASCII, so that whatever was sent can be quoted, also what is not Unicode."""
+    """An answer in plain ASCII, so that any request can be quoted, even invalid Unicode."""
 
     media_type = MEDIA
 
@@ -123,7 +123,7 @@ def of(error: PenstockError, *stores: str) -> JSONResponse:
 
 
 def in_words(error: PenstockError, *stores: str) -> tuple[int, str, str]:
-    """Status, detail and hint of an error; where the stores of these names are is nobody's business."""
+    """Status, detail and hint of an error, without the addresses of the stores of these names."""
     status = next((code for kind, code in STATUS if isinstance(error, kind)), 500)
     if status >= 500:
         logger.warning("answered with %d: %s: %s", status, type(error).__name__, error)
@@ -147,7 +147,7 @@ async def _ours(request: Request, error: Exception) -> JSONResponse:
 
 
 async def _hung_up(_: Request, error: Exception) -> JSONResponse:
-    return problem(400, "The request ended before its body had arrived.")  # nobody will read it
+    return problem(400, "The request ended before its body had arrived.")  # no client will read it
 
 
 async def _invalid(request: Request, error: Exception) -> JSONResponse:

@@ -1,8 +1,8 @@
 """HTTP/1.1 by uvicorn and h11, with a deadline for every state in which a connection waits for its client.
 
-A connection costs memory and one of a limited number of places. The application sees only whole requests, so what
-happens before, between and after them is bounded here: a head that does not arrive, a body that nobody reads, an
-answer that is not taken.
+A connection costs memory and one of a limited number of slots. The application sees only whole requests, so the time
+before, between and after them is limited here: for a head that does not arrive, a body that is not read, an answer
+that is not received.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def protocol(settings: ServiceSettings) -> type[asyncio.Protocol]:
     class BoundedConnection(H11Protocol):
         """Closes itself when its client keeps it waiting for too long.
 
-        It looks several times per second what it waits for, and since when; bytes that do not change what it waits for
-        buy no time.
+        Several times per second it checks what it waits for, and since when. Bytes that do not change what it waits for
+        do not extend the time.
         """
 
         _answered = 0
@@ -98,7 +98,7 @@ def protocol(settings: ServiceSettings) -> type[asyncio.Protocol]:
                 self._timer = self.loop.call_later(look_every, self._look)
 
         def _state(self) -> tuple[Waiting, int, int]:
-            """What the connection waits for: with the number of the request, so that the next one has its own time."""
+            """What the connection waits for, with the number of the request, so that each has its own time."""
             if self.transport.is_closing():
                 return "closing", 0, 0
             reading_body = self.conn.their_state is h11.SEND_BODY
@@ -106,7 +106,7 @@ def protocol(settings: ServiceSettings) -> type[asyncio.Protocol]:
                 if reading_body:
                     return "body", self._answered, 0
                 if self.flow.write_paused:
-                    # Of a stream, which has no end, the reader has to take some in time; of the rest, all.
+                    # The reader has to take part of a stream in time, since it has no end, and all of any other answer.
                     return "answer taken", self._answered, self._resumed
                 return "nothing", self._answered, 0
             if self.transport.get_write_buffer_size() > 0:

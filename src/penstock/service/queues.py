@@ -251,7 +251,7 @@ def show_entry(request: Request, key: Reader, queue: Name, id: EntryId) -> Respo
             done=progress.done, total=progress.total, text=progress.text, at=from_micros(progress.at_us)
         )
     for wait in handle.store.driver.waits([entry.id]) if entry.state == "held" else ():
-        # Whom it waits for may be in a queue that the key does not see.
+        # The entries it waits for may be in queues that the key does not see.
         view.waits_for = reasons(handle.store, wait) if not key.prefix else [f"waits for {wait.needs:,} entries"]
     return written(view)
 
@@ -272,7 +272,7 @@ def show_result(request: Request, key: Reader, queue: Name, id: EntryId) -> Resp
 def show_batch(request: Request, key: Reader, id: EntryId) -> BatchView:
     """What has become of a batch: what its entry still needs, how members ended, and how many are in which state."""
     status = batch_status(store_of(request), id)
-    if not key.sees(status.queue):  # a key for other queues learns nothing of it, not even that it is there
+    if not key.sees(status.queue):  # a key for other queues learns nothing of it, not even that it exists
         raise no_batch(id)
     return BatchView(**msgspec.structs.asdict(status))
 
@@ -414,7 +414,7 @@ def lock(request: Request, key: Admin, queue: Name, holder: Name, body: LockBody
     before = locks_text(handle)
     handle.lock(holder=holder, reason=reason)
     record(request, key, ("lock", queue), before, locks_text(handle), why=reason)
-    # Somebody may have unlocked it since; what was done is returned all the same.
+    # Another caller may have unlocked it since; the answer still says what was done.
     done = Lock(queue, holder, reason, store_of(request).now())
     return lock_view(next((lock for lock in handle.locks() if lock.holder == holder), done))
 
@@ -463,7 +463,7 @@ def _put(store: QueueStore, entries: list[NewEntry], links: list[Link]) -> Seque
 
 
 def _waited_for(store: QueueStore, key: ApiKey, given: str) -> str:
-    """The stored id of an entry to be linked with; one of a queue that the key does not see is unknown to it."""
+    """The stored id of an entry to link with; entries of queues that the key does not see are unknown."""
     if not key.prefix:
         return given
     for id_ in (own_id(key, given), given):
@@ -474,7 +474,7 @@ def _waited_for(store: QueueStore, key: ApiKey, given: str) -> str:
 
 
 def _entry_text(entry: Entry[Any] | None) -> str:
-    """What of an entry can be changed, as it was; its value is not copied into the record."""
+    """The changeable parts of an entry, for the record of changes; its value is not copied."""
     if entry is None:
         return "not there"
     return as_text({"id": entry.id, "labels": entry.labels, "priority": entry.priority, "due": entry.due})

@@ -1,7 +1,7 @@
 """redisques' HTTP interface, with its paths, JSON and codes: for clients and dashboards that were written against it.
 
-Where it differs it has to: credentials in items are masked, a lock that was not taken here stays, and what ours cannot
-do is refused.
+It differs only where it has to: credentials in items are masked, a lock that was not taken here stays, and unsupported
+requests are refused.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ QUEUE, INDEX = "{queue}", "{index}"
 
 @dataclass(frozen=True)
 class Call:
-    """One request, read."""
+    """A request after parsing."""
 
     request: Request
     key: ApiKey
@@ -50,7 +50,7 @@ class Call:
     index: int = 0
 
     def is_set(self, name: str) -> bool:
-        """Whether a parameter says yes: it is there without a value, or with "true"."""
+        """Whether a parameter is set: without a value, or with "true"."""
         value = self.request.query_params.get(name)
         return value is not None and value.lower() in ("", "true")
 
@@ -60,7 +60,7 @@ class Call:
         return Filter(self.request.query_params.get("filter"))
 
     def number(self, name: str) -> int | None:
-        """A whole number above 0 among the parameters; anything else is as good as none."""
+        """A whole number above 0 among the parameters; anything else is ignored."""
         text = self.request.query_params.get(name, "")
         return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 and int(text) > 0 else None
 
@@ -98,7 +98,7 @@ class Call:
             raise BadInput(f"Failed to decode: {cause}") from None
 
     def did(self, what: str, after: str) -> None:
-        """Keep who changed what."""
+        """Record who changed what."""
         record(self.request, self.key, (what, self.queuing.stored_name(self.queue)), "", after)
 
 
@@ -141,17 +141,17 @@ def _run(operation: Operation, call: Call) -> Response:
         return _said(error.message, 507)
     except EntryLeased as error:
         return _said(str(error), 409)
-    except EntryNotFound:  # somebody was faster
+    except EntryNotFound:  # another client was faster
         return PlainTextResponse("Not Found", 404)
 
 
 def _said(text: str, status: int) -> Response:
-    """An error may quote what was sent, also what is not Unicode."""
+    """The text of an error, which may quote invalid Unicode from the request."""
     return PlainTextResponse(text.encode("utf-8", "backslashreplace"), status)
 
 
 def _find(method: str, path: str) -> tuple[Scope, Operation, str, int] | None:
-    """The operation of a path; a slash at the end of a fixed one is as good as none."""
+    """The operation of a path; a slash at the end of a fixed path is ignored."""
     parts = path.split("/")[1:]
     for wanted, scope, operation in OPERATIONS.get(method, ()):
         given = parts if len(parts) == len(wanted) or parts[-1:] != [""] else parts[:-1]
@@ -173,7 +173,7 @@ def _fits(form: str, part: str) -> bool:
 
 
 def endpoints(call: Call) -> Response:
-    """What there is."""
+    """List the endpoints."""
     prefix: str = call.request.app.state.settings.redisques
     return JSONResponse({prefix.rstrip("/").rpartition("/")[2]: ENDPOINTS})
 
@@ -335,7 +335,7 @@ def put_lock(call: Call) -> Response:
 
 
 def delete_lock(call: Call) -> Response:
-    """Take the lock away; there need not be one."""
+    """Take the lock away, if there is one."""
     if call.queuing.unlock(call.queue):
         call.did("unlock", "")
     return Response(status_code=200)
@@ -361,7 +361,7 @@ def delete_locks(call: Call) -> Response:
 
 
 def configuration(call: Call) -> Response:
-    """What of redisques' configuration means something here."""
+    """The parts of redisques' configuration that apply here."""
     prefix = call.request.app.state.settings.redisques
     return JSONResponse(
         {
@@ -373,7 +373,7 @@ def configuration(call: Call) -> Response:
 
 
 def configure(call: Call) -> Response:
-    """Check what is to be set: items are never held back on purpose, so only 0 can be."""
+    """Check a new configuration: items are never delayed on purpose, so only 0 is allowed."""
     try:
         read = json.loads(call.body)
     except (ValueError, RecursionError) as cause:

@@ -1,4 +1,4 @@
-"""How a request with a JSON body is taken: first the key is checked, then the body is read, strictly."""
+"""Routes for requests with a JSON body: the key is checked first, then the body is read, strictly."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from fastapi.routing import APIRoute
 from penstock.codec import MOST_DEPTH, depth_of
 from penstock.service.access import Requires, note_refusal
 
-# Of what is around a value in a body: {"entries": [{"value": …}]}.
+# The nesting around a value in a body: {"entries": [{"value": …}]}.
 AROUND_A_VALUE = 3
 
 
 class StrictRequest(Request):
-    """Reads JSON as the stores do, so that nothing gets in which could not be stored and shown again."""
+    """Reads JSON as the stores do, so that every accepted value can be stored and shown again."""
 
     async def json(self) -> Any:
-        """The body; raises ``json.JSONDecodeError``, which is answered with 422, for what is not strictly JSON."""
+        """The body. Raises ``json.JSONDecodeError``, which becomes a 422, for anything but strict JSON."""
         body = await self.body()
         try:
             value = msgspec.json.decode(body)
@@ -33,7 +33,7 @@ class StrictRequest(Request):
 
 
 class CheckedRoute(APIRoute):
-    """Looks at the key before the body: who may not ask has nothing parsed."""
+    """Checks the key before the body: the body of a refused caller is not parsed."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """The handler of one request."""

@@ -21,7 +21,7 @@ from penstock.stream.local.process import load_topology
 
 
 class Server(uvicorn.Server):
-    """uvicorn's, which tells the application that it ends: a stream that never ends would keep it waiting."""
+    """uvicorn's server that also tells the application of its end: endless streams would keep it waiting."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """A signal to end."""
@@ -32,7 +32,7 @@ class Server(uvicorn.Server):
 
 def serve(settings: ServiceSettings, announce: Callable[[str], object] = lambda url: None) -> None:
     """Serve until SIGTERM or Ctrl-C; requests under way are finished first. ``announce`` gets the URL."""
-    # Whatever cannot be read is found before a store is made.
+    # Report unreadable files before a store is created.
     topologies = tuple(load_topology(name).check() for name in settings.topologies)
     if settings.routes is not None:
         read_routes(settings.routes)
@@ -61,7 +61,7 @@ def serve(settings: ServiceSettings, announce: Callable[[str], object] = lambda 
         )
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         announce(f"http://{host}:{listening.getsockname()[1]}")
-        # uvicorn takes the signals while it serves and raises them again afterwards: by then all is said.
+        # uvicorn catches the signals while it serves and raises them again afterwards: they need no effect then.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: None)
         server.run(sockets=[listening])

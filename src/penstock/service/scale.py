@@ -53,7 +53,7 @@ def scale(request: Request, key: Reader, queue: Names = None, family: Names = No
 
 
 def _counts(request: Request, key: ApiKey, queues: list[str], families: list[str]) -> list[Counts]:
-    """Every queue once, also if it is named and in a family."""
+    """The counts of every queue once, even if it is both named and in a family."""
     store = store_of(request)
     if not queues and not families:
         families = [key.prefix] if key.prefix else []

@@ -20,7 +20,7 @@ from penstock.service.recording import record
 from penstock.service.routing import CheckedRoute
 from penstock.service.shapes import Body, DurationText, Name, PutView, ScheduleView, schedule_view, written
 
-SHORTEST = timedelta(milliseconds=100)  # one key must not fill a store
+SHORTEST = timedelta(milliseconds=100)  # one key must not fill the store
 
 router = APIRouter(prefix="/v1", tags=["schedules"], route_class=CheckedRoute)
 
@@ -56,7 +56,7 @@ def list_schedules(request: Request, key: Reader) -> Response:
 def set_schedule(request: Request, key: Admin, name: Name, body: ScheduleBody) -> Response:
     """Set a schedule; another definition under the same version is a conflict."""
     store = store_of(request)
-    if not key.sees(name):  # whether or not there is one, so that the answer says nothing about others
+    if not key.sees(name):  # whether or not it exists, so that the answer does not reveal others' schedules
         raise BadInput(
             f"the API key {key.name!r} may not use the schedule name {name!r}.",
             hint=f"Choose a name that begins with {key.prefix!r}.",

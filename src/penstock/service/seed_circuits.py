@@ -1,4 +1,4 @@
-"""gateleen's circuit API, with its paths, JSON and codes exactly: for what was written against it.
+"""gateleen's circuit API with exactly its paths, JSON and codes, for clients that were written against it.
 
 It differs from ours where it has to: an unknown circuit is a closed one, and an error is plain text.
 """
@@ -86,7 +86,7 @@ def _close(request: Request, circuit: str, key: ApiKey) -> Response:
             breaker.close(circuit, by=key.name, why="by hand")
         record(request, key, ("closing of circuit", circuit), "", "closed")
     except CircuitNotFound:
-        pass  # what is not there is closed
+        pass  # an unknown circuit is closed
     except PenstockError as error:
         return _failed(error, 500)
     return Response(status_code=200)
@@ -125,5 +125,5 @@ def _not_allowed() -> Response:
 
 
 def _failed(error: PenstockError, status: int) -> Response:
-    logger.warning("answered with %d: %s", status, error)  # it may say where the store is: not for callers
+    logger.warning("answered with %d: %s", status, error)  # it may name the store's address, which callers must not see
     return PlainTextResponse("The store did not answer; the log of the service says more.", status)

@@ -27,7 +27,7 @@ DEADLINES = ("head_seconds", "body_seconds", "idle_seconds", "answer_seconds")
 class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The settings of one service process.
 
-    Without ``keys`` everybody who can connect may do everything; such a service listens on the loopback interface only.
+    Without ``keys`` every client may do everything; such a service listens on the loopback interface only.
     """
 
     queues: str
@@ -40,8 +40,8 @@ class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     routes: Path | None = None  # of queued requests; without, none are taken in
     splitting: Path | None = None  # which of their queues are spread over several
     deliver: bool = True  # whether this process also sends them on
-    lease: str = "60s"  # how long what it was sending waits, if this process is killed, until another one sends it
-    unrouted_for: str = "24h"  # how long what no route of this process leads to waits for one that knows a route
+    lease: str = "60s"  # if this process is killed, how long until another one sends its requests
+    unrouted_for: str = "24h"  # how long requests without a route in this process wait for a process that has one
     circuit_prefix: str = "/playground/server/queuecircuitbreaker/circuit"
     redisques: str | None = None  # where redisques' HTTP interface is served, such as /queuing; without, nowhere
     cors_origins: tuple[str, ...] = ()
@@ -49,7 +49,7 @@ class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     body_seconds: float = 30.0
     head_seconds: float = 10.0
     head_bytes: int = 32 * 1024
-    idle_seconds: float = 5.0  # between two requests of a connection, and for what is left of a body nobody wants
+    idle_seconds: float = 5.0  # between two requests of a connection, and for the rest of a refused body
     answer_seconds: float = 60.0  # for an answer to be taken
     connections: int = 512
     page: int = 100
@@ -62,10 +62,10 @@ class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     openapi_key: bool = False  # whether the OpenAPI is shown only to those with a key
     metrics: bool = True
     dashboard: bool = True  # the pages for people, at /
-    is_guarded: bool = False  # whether an application around it decides who comes in
+    is_guarded: bool = False  # whether an outer application decides about access
 
     def __post_init__(self) -> None:
-        """Refuse what would be unsafe or could never work."""
+        """Refuse settings that are unsafe or cannot work."""
         if not 0 <= self.port <= 65535:
             raise BadInput(f"port {self.port} does not exist.", hint="Use 1 to 65535, or 0 for a free one.")
         if self.keys is None and not self.is_guarded and not is_loopback(self.host):
@@ -76,7 +76,7 @@ class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         if self.openapi_key and self.keys is None:
             raise BadInput(
                 "the OpenAPI is to be shown to those with a key only, but no API keys are configured.",
-                hint="Start with --keys FILE, or with --no-openapi to show it to nobody.",
+                hint="Start with --keys FILE, or with --no-openapi to hide it.",
             )
         check_lease(self.lease)
         duration(self.unrouted_for, name="unrouted_for")

@@ -36,7 +36,7 @@ DurationText = Annotated[
 
 
 def _text_of_a_time(given: Any) -> Any:
-    """A bare number is refused: nobody knows whether seconds or milliseconds were meant, and since when."""
+    """Refuse a bare number: it may mean seconds or milliseconds, and the epoch is unknown."""
     if isinstance(given, int | float) or (isinstance(given, str) and _NUMBER.fullmatch(given)):
         raise PydanticCustomError("datetime_type", 'a number is not a time; write it as "2030-01-31T12:00:00Z"')
     return given
@@ -54,7 +54,7 @@ class Body(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _no_unknown_fields(cls, given: Any) -> Any:
-        """One error for all of them: a body of a million unknown fields must not have an answer as long."""
+        """Report unknown fields as one error: a million of them must not give an answer as long."""
         if isinstance(given, dict):
             unknown = next((name for name in given if name not in cls.model_fields), None)
             if unknown is not None:
@@ -260,7 +260,7 @@ class Locks(BaseModel):
 
 
 class Number(BaseModel):
-    """How many it were."""
+    """How many entries were changed."""
 
     count: int
 
@@ -303,17 +303,17 @@ class Records(BaseModel):
 
 
 def written(view: BaseModel) -> Response:
-    """An answer that holds values: written as they were stored, for pydantic gives up where they are nested deep."""
+    """An answer with values, written as they were stored, because pydantic fails on deep nesting."""
     return Response(msgspec.json.encode(view, enc_hook=vars), media_type="application/json")
 
 
 def entry_view(entry: Entry[Any]) -> EntryView:
-    """An entry as it is listed, without the credentials of a queued request."""
+    """The view of an entry in lists, without the credentials of a queued request."""
     return EntryView(**_entry_fields(entry, content(entry.codec, masked_payload(entry.payload, entry.type))))
 
 
 def leased_view(entry: Entry[Any]) -> LeasedView:
-    """A claimed entry as it is answered."""
+    """The view of a claimed entry."""
     lease = entry.lease
     assert lease is not None  # noqa: S101 - it was just claimed
     fields = _entry_fields(entry, content(entry.codec, entry.payload))
@@ -332,7 +332,7 @@ def _entry_fields(entry: Entry[Any], shown: dict[str, Any]) -> dict[str, Any]:
 
 
 def history_view(row: HistoryRow) -> HistoryView:
-    """An ended attempt as it is answered."""
+    """The view of an ended attempt."""
     row = with_traceback(row)
     shown = {} if row.payload is None else content(row.codec, masked_payload(row.payload, row.type))
     return HistoryView(
@@ -343,12 +343,12 @@ def history_view(row: HistoryRow) -> HistoryView:
 
 
 def lock_view(lock: Lock) -> LockView:
-    """A lock as it is answered."""
+    """The view of a lock."""
     return LockView(queue=lock.queue, holder=lock.holder, reason=lock.reason, since=lock.since)
 
 
 def queue_view(counts: Counts) -> QueueView:
-    """A queue as it is answered."""
+    """The view of a queue."""
     return QueueView(
         queue=counts.queue, ready=counts.ready, delayed=counts.delayed, retrying=counts.retrying, leased=counts.leased,
         dead=counts.dead, held=counts.held, fifo=counts.fifo, oldest_ready=counts.oldest_ready,
@@ -357,7 +357,7 @@ def queue_view(counts: Counts) -> QueueView:
 
 
 def schedule_view(schedule: Schedule) -> ScheduleView:
-    """A schedule as it is answered."""
+    """The view of a schedule."""
     return ScheduleView(
         name=schedule.name, queue=schedule.queue, spec=schedule.spec, zone=schedule.zone, version=schedule.version,
         next=schedule.next, paused=schedule.is_paused, catch_up=schedule.catch_up, labels=schedule.labels,
@@ -367,7 +367,7 @@ def schedule_view(schedule: Schedule) -> ScheduleView:
 
 
 def record_view(record: Record[Any], codec: str | None) -> RecordView:
-    """A record as it is answered; text of a log without a codec of its own is shown as JSON where it is JSON."""
+    """The view of a record; in a log without a codec, text that is JSON is shown as JSON."""
     return RecordView(
         partition=record.partition, offset=record.offset, time=record.time, key=record.key,
         headers={name: _text(value) for name, value in record.headers.items()},
@@ -386,7 +386,7 @@ def content(codec: str, payload: bytes) -> dict[str, Any]:
 
 
 def unbase64(text: str) -> bytes:
-    """Bytes that came as text."""
+    """Decode bytes from base64."""
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as cause:
@@ -405,7 +405,7 @@ def read_labels(given: list[str] | None) -> dict[str, str]:
 
 
 def aware(moment: datetime | None) -> datetime | None:
-    """Times without a zone are refused: nobody knows which zone was meant."""
+    """Refuse a time without a zone, which is ambiguous."""
     if moment is not None and moment.tzinfo is None:
         raise BadInput(f"{moment.isoformat()} has no time zone.", hint="Add Z, or an offset such as +02:00.")
     return moment

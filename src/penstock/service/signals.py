@@ -22,7 +22,7 @@ router = APIRouter(prefix="/v1", tags=["signals"])
 
 BACKLOG = 1000
 QUIET = 5.0
-LOOK = 0.5  # seconds after which a stream without signals looks whether the service ends
+LOOK = 0.5  # seconds after which a stream without signals checks whether the service ends
 
 
 @router.get("/signals", responses=responses(429), response_class=StreamingResponse)
@@ -101,7 +101,7 @@ class Listener:
             self.end()
 
     def end(self) -> None:
-        """Listen no longer."""
+        """Stop listening."""
         while self._ends:
             self._ends.pop()()
 

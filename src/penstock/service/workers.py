@@ -94,20 +94,20 @@ def figures(
 
 
 def within(workers: list[KnownWorker], key: ApiKey) -> list[KnownWorker]:
-    """Those that serve something within the key's reach, with what they serve of it."""
+    """The workers that serve queues within the key's reach, reduced to these queues."""
     if not key.prefix:
         return workers
     return [worker for worker in (_narrowed(worker, key) for worker in workers) if worker.record.serving]
 
 
 def seen_figures(store: QueueStore, key: ApiKey, minutes: int) -> list[Tally]:
-    """What was done within the key's reach in the last minutes, the current one included."""
+    """The work within the key's reach in the last minutes, the current one included."""
     tallies = read_figures(store, since_us=store.now() - (minutes - 1) * MINUTE)
     return [tally for tally in tallies if key.sees(tally.queue)]
 
 
 def of_queue(tallies: Iterable[Tally], queue: str) -> list[Tally]:
-    """Those of one queue: by the handler of its own, or else of the longest family that it belongs to."""
+    """The figures of one queue: of its own handler, or else of the longest family it belongs to."""
     by_handler: dict[tuple[str, bool], list[Tally]] = {}
     for tally in tallies:
         by_handler.setdefault((tally.queue, tally.is_family), []).append(tally)

@@ -166,7 +166,7 @@ def _check_step(name: str, step: object) -> None:
     if step.keeps or step.batch is not None or step.overrides("on_drain") or not step.overrides("process"):
         raise BadInput(
             f"{step.name} in {name} keeps state, or works on more than single records.",
-            hint="Add it to the topology by itself, behind the chain.",
+            hint="Add it to the topology by itself, after the chain.",
         )
     if step.policy is not STOP:
         raise BadInput(f"{step.name} in {name} has a policy of its own.", hint="Give the policy to the chain.")

@@ -77,7 +77,7 @@ def check_columns(name: str, computation: Computation) -> None:
         if given:
             raise BadInput(
                 f"{name} takes columns and has {what}: a batch of columns has no current key.",
-                hint="Let a computation behind it keep what is needed, record by record.",
+                hint="Let a later computation keep what is needed, record by record.",
             )
 
 

@@ -87,7 +87,7 @@ _ALL = (
     Metric("penstock_workers", "gauge", ("state",), SERVICE, "Workers by state: alive, stopping, lost."),
     Metric(
         "penstock_schedule_next_timestamp_seconds", "gauge", ("schedule",), SERVICE,
-        "When a schedule fires next; a time that is past means that nobody fires it.", join="min",
+        "When a schedule fires next; a time in the past means that no worker fires it.", join="min",
     ),
     Metric("penstock_circuit_state", "gauge", ("circuit", "state"), SERVICE, "1 for the state a circuit is in."),
     Metric("penstock_log_lag", "gauge", ("log", "group"), SERVICE, "Records that a group is behind."),

@@ -1,10 +1,10 @@
-"""The dashboard: pages for people, at ``/`` and below ``/ui``; written on the server, with no request to anybody else.
+"""The dashboard: pages for people, at ``/`` and below ``/ui``, rendered on the server, with no request to other hosts.
 
 ============== ==================================================================================
 module         what it is for
 ============== ==================================================================================
-frame          the frame around every page; problems as pages
-session        who looks: sessions, and the token that proves that a form is ours
+frame          the frame of every page; problems as pages
+session        who asks: sessions, and the token that proves that a form is ours
 signing        sign in, sign out
 reading        what the pages read from the stores: the one place that asks
 formatting     numbers, times, ids and values for people
@@ -16,7 +16,7 @@ queues         the list of queues, one queue, dead letters of all
 entry          one entry: its life as a timeline
 logs           logs, their groups and records
 topologies     the drawn graph
-rates          how fast what only grows has grown lately
+rates          how fast counters have grown recently
 things         schedules, bus, circuits, workers, changes, report, settings, search
 actions        what can be done by hand: planned, confirmed, recorded
 queue_actions  with queues and entries
@@ -49,7 +49,7 @@ rest = APIRouter(include_in_schema=False, route_class=PageRoute)
 
 @rest.get("/ui/{path:path}")
 def nothing(request: Request, path: str) -> Response:
-    """Whatever else is asked for below /ui."""
+    """Answer 404 for all other paths below /ui."""
     raise HTTPException(404, f"There is no page /ui/{path}.")
 
 

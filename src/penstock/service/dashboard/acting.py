@@ -24,7 +24,7 @@ NOT_CARRIED = {"token", "sure", "back"}
 
 @router.get("/ui/do/{name}")
 def confirm(request: Request, visiting: Visiting, name: str) -> Response:
-    """What an action will do; nothing is changed."""
+    """Show what an action will do; nothing is changed."""
     chosen = _known(visiting, name)
     given = Given(parse_qs(request.url.query, keep_blank_values=True, max_num_fields=3000))
     return _confirmation(visiting, chosen, given)
@@ -32,10 +32,10 @@ def confirm(request: Request, visiting: Visiting, name: str) -> Response:
 
 @router.post("/ui/do/{name}")
 async def perform(request: Request, visiting: Visiting, name: str) -> Response:
-    """Do it, and go back to where it was asked for."""
+    """Do it, and go back to the page that asked."""
     chosen = _known(visiting, name)
     given = Given(await read_form(request))
-    if given.text("again"):  # a field was changed that the plan depends on
+    if given.text("again"):  # a field that the plan depends on was changed
         return await run_in_threadpool(_confirmation, visiting, chosen, given)
     try:
         done = await run_in_threadpool(do, chosen, visiting, given)
@@ -44,7 +44,7 @@ async def perform(request: Request, visiting: Visiting, name: str) -> Response:
         return await run_in_threadpool(_confirmation, visiting, chosen, given, error)
     onward = own_page(given.text("back", "/"))
     if request.headers.get("hx-request"):
-        # The script goes there itself: a redirect would be followed by its request, which the sentence is not for.
+        # The script goes there itself: it would follow a redirect, and use up the sentence for the next page.
         return say(Response(status_code=204, headers={"hx-redirect": onward}), done.said, undo=done.undo)
     return say(RedirectResponse(onward, 303), done.said, undo=done.undo)
 

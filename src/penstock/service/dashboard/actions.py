@@ -1,7 +1,7 @@
-"""What can be done by hand: each action says first what it will touch, is confirmed, and is recorded.
+"""Actions by hand: each one first shows what it will touch, is confirmed, and is recorded.
 
-An action is asked for with GET, which shows a plan with counts and changes nothing, and done with POST, from that page
-only. Both need the action's scope. What was done is recorded with who, what, before and after.
+GET shows a plan with counts and changes nothing. POST, from that page only, does the action and records it with who,
+what, before and after. Both need the action's scope.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     typed: str = ""  # a name that has to be typed
     is_dangerous: bool = False
     refusal: str = ""  # why it cannot be done now
-    shown: tuple[tuple[str, str], ...] = ()  # sent back with the form: what was meant when it was looked at
+    shown: tuple[tuple[str, str], ...] = ()  # sent back with the form: what was shown when it was confirmed
 
 
 class Done(msgspec.Struct, frozen=True):
@@ -58,7 +58,7 @@ class Done(msgspec.Struct, frozen=True):
     target: str
     before: str
     after: str
-    undo: str = ""  # the address of the action that takes it back, where there is one
+    undo: str = ""  # the address of the action that reverts it, if there is one
 
 
 class Given:
@@ -80,7 +80,7 @@ class Given:
         return value
 
     def many(self, name: str) -> list[str]:
-        """All values of a name; raises if it is there without a value, for that must not mean everything."""
+        """All values of a name. Raises if one is empty, since that must not mean everything."""
         given = self.parameters.get(name, [])
         values = [value for value in given if value]
         if given and not values:
@@ -107,7 +107,7 @@ Perform = Callable[["Visit", "Given"], "Done"]
 def action(
     name: str, did: str, plan: Callable[[Visit, Given], Plan], *, scope: Scope = "admin"
 ) -> Callable[[Perform], Perform]:
-    """Make a function an action; the function does it, ``plan`` says before what it will do."""
+    """Make a function an action; ``plan`` says beforehand what the function will do."""
 
     def register(perform: Perform) -> Perform:
         ACTIONS[name] = Action(name, did, plan, perform, scope)
@@ -117,7 +117,7 @@ def action(
 
 
 def do(chosen: Action, visiting: Visit, given: Given) -> Done:
-    """Do it, if the form is ours and says what it must; and record it."""
+    """Check the form, do the action, and record it."""
     if not is_ours(visiting.visitor, given.text("token")):
         raise HTTPException(
             403,
@@ -140,7 +140,7 @@ def do(chosen: Action, visiting: Visit, given: Given) -> Done:
 
 
 def undo_address(name: str, **parameters: str) -> str:
-    """Where the action is confirmed that takes another one back."""
+    """The address of the action that reverts another one."""
     return address(f"/ui/do/{name}", **parameters)
 
 

@@ -38,7 +38,7 @@ class Tick(msgspec.Struct, frozen=True):
 
 
 class Chart(msgspec.Struct, frozen=True):
-    """All that the template needs."""
+    """Everything that the template needs."""
 
     height: int
     plot: int

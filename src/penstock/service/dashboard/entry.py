@@ -1,4 +1,4 @@
-"""One entry: its life as a timeline, with the traceback of each failed attempt, and all that is known of it."""
+"""One entry: its life as a timeline, the traceback of each failed attempt, and all its fields."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Generation(msgspec.Struct):
 
 @router.get("/ui/queues/{queue}/entries/{id:path}")
 def show_entry(visiting: Visiting, queue: QueueName, id: Annotated[str, Path(max_length=64, pattern=ID)]) -> Response:
-    """Whether it lives, is a dead letter or has ended."""
+    """Show an entry, live, dead or ended."""
     reading = visiting.reading
     entry, rows = reading.entry(check_queue(visiting.key, queue), id)
     now = reading.now()
@@ -169,7 +169,7 @@ def _generation(number: int, rows: list[HistoryRow], entry: Entry[Any] | None, n
 
 
 def _present(entry: Entry[Any], rows: list[HistoryRow], now: Micros) -> list[Event]:
-    """What becomes of it now."""
+    """The current event of a life: what happens to the entry now."""
     if entry.state == "leased" and entry.lease is not None:
         lease = entry.lease
         return [
@@ -198,7 +198,7 @@ def _present(entry: Entry[Any], rows: list[HistoryRow], now: Micros) -> list[Eve
 
 
 def _draw(generation: Generation, runs: list[tuple[Micros, Micros]]) -> None:
-    """The bar: where it waited and where it was in a worker."""
+    """Compute the bar: when the entry waited and when it was in a worker."""
     whole = generation.end_us - generation.begin_us
     if whole <= 0:
         return

@@ -16,7 +16,7 @@ from penstock.service.dashboard.session import SignInNeeded
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
 EVERY = 3.0
-LOOK = 0.5  # seconds between looks whether the service ends
+LOOK = 0.5  # seconds between checks whether the service ends
 
 
 @router.get("/ui/events")

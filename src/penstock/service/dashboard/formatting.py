@@ -15,12 +15,12 @@ SHORT_ID = 8
 LONGEST_VALUE = 64 * 1024  # characters of a payload that are shown
 LONGEST_DUMP = 2048  # bytes
 PREVIEW = 120
-MOST_DIGITS = 18  # of a number that every store takes
+MOST_DIGITS = 18  # of a number that every store accepts
 CREDENTIALS = frozenset({"authorization", "cookie", "proxy-authorization", "set-cookie", "x-api-key", "x-penstock-key"})
 
 
 def number(value: float | None) -> str:
-    """With commas; fractions only where they matter.
+    """A number with commas; fractions only where they matter.
 
     >>> number(1234567), number(0.25), number(None)
     ('1,234,567', '0.25', '–')

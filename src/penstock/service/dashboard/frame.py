@@ -1,4 +1,4 @@
-"""The frame around every page: who looks, what the side bar says, how a page or a problem is written as HTML."""
+"""The frame of every page: the visitor, the side bar, and pages and problems as HTML."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Dashboard:
     """What all pages of one service share."""
 
     def __init__(self, app: FastAPI) -> None:
-        """Over the stores of the application."""
+        """Use the stores of the application."""
         state = app.state
         self.reading: Reading = Reading(state.queues, state.logs, state.breaker)
         self.sessions = Sessions(state.keys)
@@ -82,16 +82,16 @@ class Dashboard:
         )
 
     def write(self, template: str, context: dict[str, Any]) -> str:
-        """A template as HTML."""
+        """Render a template as HTML."""
         return self._templates.get_template(template).render(context)
 
     def host_now(self) -> int:
-        """This host's time, for what is written when the store does not answer."""
+        """This host's time, for pages that are rendered while the store does not answer."""
         return self._clock.micros()
 
 
 class Visit:
-    """One request for a page: who asks, and how the page is written."""
+    """One request for a page: who asks, and how the page is rendered."""
 
     def __init__(self, request: Request) -> None:
         """Raises ``SignInNeeded``."""
@@ -102,7 +102,7 @@ class Visit:
 
     @property
     def key(self) -> ApiKey:
-        """The key of who looks."""
+        """The key of the visitor."""
         return self.visitor.key
 
     def given(self, name: str, default: str = "") -> str:
@@ -110,7 +110,7 @@ class Visit:
         return self.request.query_params.get(name, default).strip()
 
     def page(self, template: str, place: str, **context: Any) -> HTMLResponse:
-        """A whole page; ``live`` names the parts that are renewed while it is open."""
+        """Render a whole page; ``live`` names the parts that are refreshed while it is open."""
         now = self.reading.now()
         frame = {**framed(self.request, self.visitor, place, now), "counted": self._counted(), **context}
         said = unquote(self.request.cookies.get(SAID, ""))
@@ -122,7 +122,7 @@ class Visit:
         return response
 
     def _counted(self) -> dict[str, tuple[int, bool]]:
-        """What stands behind the items of the navigation, and whether it is bad."""
+        """The counts beside the items of the navigation, and whether they are bad."""
         counts = self.reading.counts(self.key)
         dead = sum(queue.dead for queue in counts)
         lost = sum(worker.state == "lost" for worker in self.reading.workers(self.key))
@@ -130,7 +130,7 @@ class Visit:
 
 
 def framed(request: Request, visitor: Visitor | None, place: str, now: int) -> dict[str, Any]:
-    """What every page is written with, also one that says that the store is away."""
+    """The variables of every page, even of one that says that the store is away."""
     store = request.app.state.queues
     query = request.url.query
     return {
@@ -160,7 +160,7 @@ def html(text: str, status: int = 200) -> HTMLResponse:
 
 
 def say(response: Response, text: str, *, undo: str = "") -> Response:
-    """Have the next page say one sentence, and offer the action that takes back what it is about."""
+    """Let the next page say one sentence, and offer to undo what it is about."""
     for name, value in ((SAID, text[:500]), (UNDO, undo[:2000])):
         if value:
             response.set_cookie(name, quote(value), max_age=20, path="/", httponly=True, samesite="strict")
@@ -168,7 +168,7 @@ def say(response: Response, text: str, *, undo: str = "") -> Response:
 
 
 def entry_address(queue: str, id_: str) -> str:
-    """Where an entry is shown; an id may have any printable character."""
+    """The address of an entry; ids may have any printable character."""
     return f"/ui/queues/{quote(queue, safe='')}/entries/{quote(id_, safe='')}"
 
 
@@ -180,7 +180,7 @@ def address(path: str, **parameters: Any) -> str:
 
 
 def visit(request: Request) -> Visit:
-    """Who looks at a page: with the scope ``read``."""
+    """The visit of a page, which needs the scope ``read``."""
     visiting = Visit(request)
     if not visiting.visitor.may("read"):
         raise HTTPException(403, f"The API key {visiting.key.name!r} lacks the scope 'read'.")
@@ -191,7 +191,7 @@ Visiting = Annotated[Visit, Depends(visit)]
 
 
 class PageRoute(APIRoute):
-    """Whatever goes wrong is a page in words, with the way on."""
+    """A route whose errors become pages with a next step."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """The handler of one request."""
@@ -231,7 +231,7 @@ TITLES = {
 
 
 def problem_page(request: Request, status: int, detail: str, hint: str, retry_after: int = 0) -> Response:
-    """What went wrong, as a page; whatever is in it was not read from the store. Seconds say when to try again."""
+    """An error as a page, rendered without the store. ``retry_after`` is in seconds."""
     dashboard: Dashboard = request.app.state.dashboard
     try:
         visitor: Visitor | None = dashboard.sessions.visitor(request)
@@ -259,7 +259,7 @@ def problem_page(request: Request, status: int, detail: str, hint: str, retry_af
 
 
 def _sign_in(request: Request) -> Response:
-    """To the page to sign in, and back from there; what renews an open page gets the reason in words."""
+    """Redirect to the page to sign in, which leads back. A refresh of an open page gets the reason as text."""
     renews = "hx-request" in request.headers or "text/event-stream" in request.headers.get("accept", "")
     if renews or request.method != "GET":
         return problem_page(

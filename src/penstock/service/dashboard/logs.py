@@ -1,4 +1,4 @@
-"""Logs: their partitions and groups, and their records by offset, time or key. Reading here moves no group."""
+"""Logs: their partitions and groups, and their records by offset, time or key. Reading here does not move a group."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from penstock.service.shapes import NAME
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
 ON_A_PAGE = 50
-MOST_SCANNED = 10_000  # records that are looked through for a key
+MOST_SCANNED = 10_000  # records that are searched for a key
 LogName = Annotated[str, Path(pattern=NAME)]
 
 

@@ -1,4 +1,4 @@
-"""What can be done with schedules, circuits and groups of logs by hand."""
+"""Actions by hand on schedules, circuits and groups of logs."""
 
 from __future__ import annotations
 
@@ -88,7 +88,11 @@ def resume(visiting: Visit, given: Given) -> Done:
     name = _schedule(visiting, given).name
     after = resume_schedule(visiting.reading.queues, name)
     return Done(
-        f"{name} goes on.", name, "paused", f"next: {_next_text(after)}", _undo(given, "schedule-pause", schedule=name)
+        f"{name} continues.",
+        name,
+        "paused",
+        f"next: {_next_text(after)}",
+        _undo(given, "schedule-pause", schedule=name),
     )
 
 
@@ -195,7 +199,7 @@ def add(visiting: Visit, given: Given) -> Done:
 
 def _circuit(visiting: Visit, given: Given) -> Any:
     if visiting.key.prefix:
-        raise HTTPException(403, "Circuits are about the queues of everybody; this key has a prefix.")
+        raise HTTPException(403, "Circuits concern all queues; this key has a prefix.")
     return visiting.request.app.state.breaker.circuit(given.needed("circuit", "the circuit"))
 
 
@@ -210,7 +214,7 @@ def _plan_open(visiting: Visit, given: Given) -> Plan:
             ("Failed recently", f"{circuit.ratio} % of {number(circuit.successes + circuit.failures)}"),
             ("Queues locked now", number(circuit.locked)),
         ),
-        fields=(Field("why", "Why (shown to everybody)", placeholder="maintenance until ten"),),
+        fields=(Field("why", "Why (shown to all users)", placeholder="maintenance until ten"),),
         button="Open the circuit",
         keep="Leave it as it is",
         is_dangerous=True,
@@ -274,7 +278,7 @@ SHOWN = "shown"  # the field with the place for which the offsets were shown
 
 
 def _targets(store: LogStore, log: str, given: Given) -> dict[Partition, int]:
-    """Where the group shall go on, by partition."""
+    """The new offsets of the group, by partition."""
     to, value = given.text("to", "start"), given.text("value")
     bounds, places = store.bounds(log), store.partitions(log)
     if to == "end":
@@ -348,7 +352,7 @@ def reset(visiting: Visit, given: Given) -> Done:
     targets = _targets(store, log, given)
     store.reset(group, targets)
     return Done(
-        f"{group} of {log} goes on from its new offsets.",
+        f"{group} of {log} continues from its new offsets.",
         log,
         f"{group} at {before}",
         f"{group} at {list(targets.values())}",

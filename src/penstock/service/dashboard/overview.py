@@ -1,4 +1,4 @@
-"""The first page: what is wrong, the figures of now, how it came about, and the things themselves."""
+"""The first page: what is wrong, the current figures, their history, and the lists."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ MOST_POINTS = 120
 MOST_QUEUES = 12
 MOST_FINDINGS = 8
 LATE: Micros = 120 * SECOND
-RECENT = 5  # minutes that "now" is the mean of
-WRITTEN: Micros = 10 * SECOND  # after the end of a minute all workers have written what they did in it
+RECENT = 5  # minutes over which "now" is averaged
+WRITTEN: Micros = 10 * SECOND  # after the end of a minute, until all workers have written its figures
 
 
 class Attention(msgspec.Struct, frozen=True):
-    """One thing that somebody should look at."""
+    """One problem that needs attention."""
 
     level: str  # bad or warn
     icon: str
@@ -124,7 +124,7 @@ def rate_charts(tallies: list[Tally], minutes: int, now: Micros) -> dict[str, An
 
 
 def whole_minutes(now: Micros) -> int:
-    """The first minute that is not complete: drawn before all workers have written it, it would look like a drop."""
+    """The first incomplete minute: drawn before all workers have written it, it would look like a drop."""
     return (now - WRITTEN) // MINUTE
 
 
@@ -182,7 +182,7 @@ def by_node(workers: list[KnownWorker]) -> list[dict[str, Any]]:
 
 
 def _telling(counts: list[Counts], tallies: list[Tally]) -> list[Counts]:
-    """Queues by how much there is to see of them: trouble first, then what is full, then what is busy."""
+    """Queues by importance: trouble first, then full ones, then busy ones."""
     busy = Counter[str]()
     for tally in tallies:
         busy[tally.queue] += tally.done + tally.failed
@@ -228,7 +228,7 @@ def _figures(counts: list[Counts], tallies: list[Tally], workers: list[KnownWork
 
 
 def _attention(visiting: Visit, counts: list[Counts], workers: list[KnownWorker], now: Micros) -> Iterator[Attention]:
-    """The worst first."""
+    """What needs attention, the worst first."""
     yield from _open_circuits(visiting, now)
     yield from _nobody_works(counts, workers)
     yield from _dead_letters(visiting, counts)

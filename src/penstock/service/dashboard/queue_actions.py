@@ -1,4 +1,4 @@
-"""What can be done with queues and entries by hand: lock, unlock, replay, purge, cancel, run now, put."""
+"""Actions by hand on queues and entries: lock, unlock, replay, purge, cancel, run now, put."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from penstock.service.shapes import read_labels
 HOLDER = "dashboard"
 MOST_AT_ONCE = 10_000  # entries that one confirmation may touch
 CHUNK = 500
-UNTIL = "until"  # the field with the last that was shown: when a dead letter died, the sequence number of an entry
+UNTIL = "until"  # the field with the last one shown: when a dead letter died, or the sequence number of an entry
 
 
 def _queue(visiting: Visit, given: Given) -> Queue[Any]:
@@ -36,12 +36,12 @@ def _plan_lock(visiting: Visit, given: Given) -> Plan:
     counts = queue.counts()
     return Plan(
         title=f"Lock {queue.name}?",
-        note="Nothing is claimed from it until it is unlocked; work in hand goes on, and new entries are taken in.",
+        note="Nothing is claimed from it until it is unlocked; running work continues, and new entries are accepted.",
         facts=(
             ("Entries that will wait", f"{counts.ready + counts.retrying + counts.delayed:,}"),
             ("Entries in workers, which go on", f"{counts.leased:,}"),
         ),
-        fields=(Field("why", "Reason (shown to everybody)", given.text("why"), "the mail server moves"),),
+        fields=(Field("why", "Reason (shown to all users)", given.text("why"), "the mail server moves"),),
         button="Lock the queue",
         keep="Leave it open",
     )
@@ -119,7 +119,7 @@ def _chosen_dead(visiting: Visit, given: Given) -> dict[str, list[Entry[Any]]]:
         return by_queue
     until = _until(given)
     matching = reading.matching_dead(where, given.text("error"), MOST_AT_ONCE + 1)
-    # What has died since it was confirmed how many there are, nobody has looked at.
+    # The user has not seen what has died since the plan was shown.
     return _sort_in({}, (entry for entry in matching if until is None or (entry.ended_us or 0) <= until))
 
 
@@ -234,7 +234,7 @@ def _waiting(visiting: Visit, given: Given) -> list[Entry[Any]]:
         raise BadInput("which entries is not said.", hint="Select some, or filter by a label.")
     until = _until(given)
     matching = queue.find(labels=read_labels([label]), state="waiting", limit=MOST_AT_ONCE + 1)
-    # What was put since it was confirmed how many there are, nobody has looked at.
+    # The user has not seen what was put since the plan was shown.
     return [entry for entry in matching if until is None or entry.seq <= until]
 
 
@@ -269,7 +269,7 @@ def cancel(visiting: Visit, given: Given) -> Done:
 
 
 def cancel_some(queue: Queue[Any], ids: list[str]) -> int:
-    """In one step; one by one if a worker was faster with some of them."""
+    """Cancel entries in one step, or one by one if a worker was faster with some of them."""
     try:
         return queue.cancel(*ids)
     except (EntryLeased, EntryNotFound):

@@ -1,4 +1,4 @@
-"""Rates of what only grows: how much it grew between the looks of the last minute."""
+"""Rates of counters: how much they grew between the readings of the last minute."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from collections import deque
 from collections.abc import Callable
 
 WINDOW = 60.0  # seconds
-SHORTEST = 1.0  # seconds between two looks that tell something
+SHORTEST = 1.0  # the least seconds between two readings
 
 
 class Rates:
-    """Remembers positions, such as the ends of logs, for as long as a rate is the mean of."""
+    """Remembers positions, such as the ends of logs, for the time over which a rate is averaged."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Nothing is known before the second look."""
+        """Start without readings; a rate needs two."""
         self._clock = clock
         self._lock = threading.Lock()
         self._seen: dict[str, deque[tuple[float, dict[str, int]]]] = {}
 
     def per_second(self, what: str, positions: dict[str, int]) -> dict[str, float]:
-        """How fast each position moves; those that were not there before are left out."""
+        """How fast each position moves, without new ones."""
         now = self._clock()
         with self._lock:
             seen = self._seen.setdefault(what, deque())

@@ -1,6 +1,6 @@
-"""What the pages read from the stores: the one place that asks, so that pages only show.
+"""What the pages read from the stores: the one place that reads, so that pages only show.
 
-What many pages need (all counts, workers, figures) is read at most every two seconds for all who look; while a new
+What many pages need (all counts, workers, figures) is read at most every two seconds for all visitors. While a new
 reading is under way the last one is shown.
 """
 
@@ -40,8 +40,8 @@ T = TypeVar("T")
 Row = TypeVar("Row", Entry[Any], HistoryRow)
 
 FRESH = 2.0  # seconds for which a reading is good
-SOON = 0.1  # seconds that a page waits for what may take long
-LAST_RESORT = 600.0  # seconds for which it is shown until a new one is there; open pages are renewed then
+SOON = 0.1  # seconds that a page waits for a slow reading
+LAST_RESORT = 600.0  # seconds for which it is shown until there is a new one, which open pages then get
 STALE = 15.0  # seconds for which it is better than waiting
 PAGE = 50
 MOST_SCANNED = 5000  # rows that are looked through for a page whose filter the store cannot apply
@@ -50,16 +50,16 @@ LOOK_BACK = 24 * 60  # minutes of figures
 
 
 class Cached(Generic[T]):
-    """A value that is read again when it is asked for and old; one reading at a time."""
+    """A value that is read again when it is requested and old; one reading at a time."""
 
     def __init__(self, read: Callable[[], T]) -> None:
-        """Nothing is read before it is asked for."""
+        """Nothing is read before :meth:`get`."""
         self._read = read
         self._lock = threading.Lock()
         self._value: tuple[T, float] | None = None
 
     def get(self) -> T:
-        """The value: at once if it is not too old; else as it is now, or, if that takes long, as it was minutes ago."""
+        """The value: at once if it is not too old, else a new reading, or, if that takes long, one from minutes ago."""
         known, now = self._value, time.monotonic()
         if known is not None and now - known[1] < FRESH:
             return known[0]
@@ -76,7 +76,7 @@ class Cached(Generic[T]):
             refreshing.join(SOON)
             if refreshing.is_alive() or self._value is not None:
                 return (self._value or known)[0]
-            # It failed: read here, so that the page says why.
+            # It failed: read here, so that the page shows the error.
         with self._lock:
             known = self._value
             if known is None or time.monotonic() - known[1] >= FRESH:
@@ -84,7 +84,7 @@ class Cached(Generic[T]):
             return known[0]
 
     def forget(self) -> None:
-        """Something was changed: what was read before is not shown any more."""
+        """Forget the value: something was changed."""
         self._value = None
 
     def _refresh_and_release(self) -> None:
@@ -101,17 +101,17 @@ class Cached(Generic[T]):
 
 
 class Looked(Generic[T]):
-    """A value that takes long to read: it is read beside the page that asks, which shows it when it is there."""
+    """A value that takes long to read: it is read in the background, and the page shows it when it is ready."""
 
     def __init__(self, read: Callable[[], T]) -> None:
-        """Nothing is read before it is asked for."""
+        """Nothing is read before :meth:`get`."""
         self._read = read
         self._lock = threading.Lock()
         self._reading: Future[T] | None = None
         self._since = 0.0
 
     def get(self) -> T | None:
-        """The value if it is there, or comes within a tenth of a second; raises what the reading raised."""
+        """The value if it is ready within a tenth of a second, else None. Raises what the reading raised."""
         with self._lock:
             if self._reading is None or (self._reading.done() and time.monotonic() - self._since > STALE):
                 self._reading = Future()
@@ -158,7 +158,7 @@ class Reading:
         self._lags = Cached(self._all_lags)
 
     def forget(self) -> None:
-        """Something was changed by hand: show it at once."""
+        """Forget all values, so that a change by hand shows at once."""
         for cached in (self._counts, self._workers, self._lags):
             cached.forget()
 
@@ -173,12 +173,12 @@ class Reading:
         return [queue for queue in self._counts.get() if key.sees(queue.queue)]
 
     def counts_of(self, key: ApiKey, name: str) -> Counts:
-        """What one queue holds: as all pages show it, or as it is now if they do not know it yet."""
+        """What one queue holds: from the shared reading, or read now if it is not in there yet."""
         known = next((queue for queue in self._counts.get() if queue.queue == name), None)
         return known if known is not None and key.sees(name) else self.queue(name).counts()
 
     def queue(self, name: str) -> Queue[Any]:
-        """A queue that is there."""
+        """An existing queue."""
         queue: Queue[Any] = self.queues.queue(name)
         if not queue.exists():
             if is_deleted(self.queues, name):
@@ -291,7 +291,7 @@ class Reading:
         return within(self._workers.get(), key)
 
     def in_hand(self, key: ApiKey) -> list[Entry[Any]] | None:
-        """The entries that workers and others hold, the first that were put, or None while it looks."""
+        """The entries in hand, those put first, or None while they are read."""
         entries = self._in_hand.get()
         return None if entries is None else [entry for entry in entries if key.sees(entry.queue)]
 
@@ -343,13 +343,13 @@ class Reading:
         return [(name, group, store.lag(name, group)) for name in store.names() for group in store.groups(name)]
 
     def circuits(self, key: ApiKey) -> list[CircuitView]:
-        """All circuits, those that are not closed first; they are about the queues of everybody."""
+        """All circuits, those that are not closed first. They concern all queues, so keys with a prefix see none."""
         if key.prefix:
             return []
         return sorted(self._breaker.circuits(), key=lambda circuit: (-circuit.level, circuit.circuit))
 
     def findings(self) -> list[Finding] | None:
-        """What ``doctor`` says of the stores, or None while it looks, which takes longer the more there is."""
+        """The findings of ``doctor`` about the stores, or None while it checks, which may take long."""
         return self._findings.get()
 
     def _all_findings(self) -> list[Finding]:

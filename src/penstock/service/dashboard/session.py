@@ -1,4 +1,4 @@
-"""Who looks at the pages: signed in with an API key, or anybody where the service has no keys.
+"""Who visits the pages: a caller with an API key, or anyone if the service has no keys.
 
 A session is a random token in a cookie that scripts cannot read and other sites cannot send. Sessions live in this
 process and end with it; a key that is taken away ends its sessions at once.
@@ -34,7 +34,7 @@ class Visitor(msgspec.Struct, frozen=True):
 
 
 class SignInNeeded(Exception):
-    """Nobody is signed in, or no longer."""
+    """The visitor is not signed in, or no longer."""
 
 
 class _Session(msgspec.Struct, frozen=True):
@@ -47,15 +47,15 @@ class Sessions:
     """The sessions of one service process."""
 
     def __init__(self, keys: Keys | None) -> None:
-        """``keys`` None: everybody may do everything, as the service itself says."""
+        """Without ``keys`` every visitor may do everything, as in the service itself."""
         self._keys = keys
-        self._token = secrets.token_urlsafe(24)  # where there are no keys, one for all
+        self._token = secrets.token_urlsafe(24)  # without keys, one for all visitors
         self._by_hash: dict[str, _Session] = {}
         self._lock = threading.Lock()
 
     @property
     def is_open(self) -> bool:
-        """Whether nobody has to sign in."""
+        """Whether visitors need not sign in."""
         return self._keys is None
 
     def visitor(self, request: Request) -> Visitor:
@@ -68,7 +68,7 @@ class Sessions:
         return Visitor(session.key, session.token, is_signed_in=True)
 
     def sign_in(self, secret: str) -> tuple[str, ApiKey] | None:
-        """A new session for an API key: what goes into the cookie. None if the key is not known."""
+        """Start a session for an API key. Returns the cookie's value and the key, or None if the key is unknown."""
         key = None if self._keys is None else self._keys.find(secret)
         if key is None:
             return None

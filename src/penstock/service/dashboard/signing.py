@@ -61,7 +61,7 @@ async def sign_out(request: Request) -> Response:
 
 
 async def read_form(request: Request) -> dict[str, list[str]]:
-    """The fields of a form; one of another kind is refused."""
+    """The fields of a form; other content types are refused."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/x-www-form-urlencoded":
         raise HTTPException(415, "A form is expected here.")
@@ -73,7 +73,7 @@ async def read_form(request: Request) -> dict[str, list[str]]:
 
 
 def own_page(path: str) -> str:
-    """Only back to a page of ours: a link that leads here must not lead on to somebody else."""
+    """A page of ours to go back to: a link to this page must not lead on to another site."""
     is_page = path == "/" or path.startswith(("/?", "/ui/"))
     return path if is_page and "\\" not in path and not any(ord(letter) < 32 for letter in path) else "/"
 

@@ -15,7 +15,7 @@ router = APIRouter(include_in_schema=False)
 
 
 class _Files:
-    """The files there are, each with a tag that changes with it."""
+    """The static files, each with a tag that changes with it."""
 
     def __init__(self) -> None:
         self.known = {path.relative_to(FOLDER).as_posix(): path for path in FOLDER.rglob("*") if path.suffix in KINDS}

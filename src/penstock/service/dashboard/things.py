@@ -1,4 +1,4 @@
-"""Pages that list what there is: schedules, the bus, circuits, workers, changes, the report, settings, the search."""
+"""Pages with lists: schedules, the bus, circuits, workers, changes, the report, settings, the search."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from penstock.service.dashboard.reading import MOST_IN_HAND
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
-LANE: Micros = 6 * 60 * 60 * SECOND  # what the picture of the circuits looks back
+LANE: Micros = 6 * 60 * 60 * SECOND  # how far back the picture of the circuits goes
 LONGEST_SEARCH = 300
 
 
 @router.get("/ui/schedules")
 def schedules(visiting: Visiting) -> Response:
-    """What puts entries by itself, and when next."""
+    """Schedules, and when they fire next."""
     known = sorted(
         visiting.reading.schedules(visiting.key),
         key=lambda schedule: (schedule.is_paused, schedule.next_us, schedule.name),
@@ -62,7 +62,7 @@ def bus(visiting: Visiting) -> Response:
 
 @router.get("/ui/circuits")
 def circuits(request: Request, visiting: Visiting) -> Response:
-    """Circuits: their states now and over the last hours, and the queues they keep back."""
+    """Circuits: their states now and over the last hours, and the queues they lock."""
     reading, now = visiting.reading, visiting.reading.now()
     known = reading.circuits(visiting.key)
     chosen = next(
@@ -98,7 +98,7 @@ def _lane(transitions: tuple[Any, ...], state: str, now: Micros) -> list[tuple[s
 
 @router.get("/ui/workers")
 def workers(visiting: Visiting) -> Response:
-    """Who is alive, what they run, since when, what they have in hand; those that were lost within a day."""
+    """Live workers: what they run, since when, what they have in hand; and those that were lost within a day."""
     known, leased = visiting.reading.workers(visiting.key), visiting.reading.in_hand(visiting.key)
     held = by_owner(leased or [])
     owners = {worker.record.owner for worker in known}
@@ -116,7 +116,7 @@ def workers(visiting: Visiting) -> Response:
 
 
 def by_owner(leased: Iterable[Entry[Any]]) -> dict[str, list[Entry[Any]]]:
-    """The entries that each owner holds, those first that it has had for longest."""
+    """The entries that each owner holds, the longest held first."""
     held: dict[str, list[Entry[Any]]] = {}
     for entry in sorted(leased, key=lambda each: each.lease.claimed_us if each.lease else 0):
         if entry.lease is not None:

@@ -23,7 +23,7 @@ LONGEST = {"node": 18, "stream": 14}  # characters of a name that fit into a box
 
 
 class Box(msgspec.Struct, frozen=True):
-    """A computation or a stream in its place."""
+    """A computation or a stream, with its position."""
 
     name: str
     kind: str  # node or stream
@@ -132,7 +132,7 @@ def _positions(topology: Topology, store: LogStore) -> dict[str, int]:
 def drawn(
     topology: Topology, store: LogStore, progress: dict[str, Progress], rates: dict[str, float]
 ) -> tuple[list[Box], list[Edge]]:
-    """Boxes in columns from left to right, each behind all that leads to it, and the lines between them."""
+    """Boxes in columns from left to right, each to the right of all its inputs, and the lines between them."""
     depth = _depths(topology)
     rows: dict[int, int] = {}
     boxes: dict[str, Box] = {}

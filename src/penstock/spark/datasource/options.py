@@ -236,7 +236,7 @@ def _check_places(options: Mapping[str, str], *, of_log: bool) -> None:
         start, stop = places
         if any(start[partition] > stop[partition] for partition in start.keys() & stop.keys()):
             raise BadInput(
-                f"start={options['start']} is behind stop={options['stop']}.",
+                f"start={options['start']} is after stop={options['stop']}.",
                 hint="Begin before the end, or swap them.",
             )
 

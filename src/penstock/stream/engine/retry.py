@@ -123,7 +123,7 @@ class FailurePolicy:
             raise Stopped(f"{self.computation} failed at {what}") from error
         self._counts.skipped += 1
         logger.warning(
-            "%s goes on without a record of %s after %d attempts: %s: %s", self.computation, what, failure.attempts,
+            "%s skips a record of %s after %d attempts: %s: %s", self.computation, what, failure.attempts,
             type(error).__name__, error,
         )  # fmt: skip
         if self._policy.dead_letters:

@@ -55,7 +55,7 @@ _FENCED = {
 _UNSTABLE = KafkaError.UNSTABLE_OFFSET_COMMIT
 _ENDING = 20.0  # brokers look for transactions to end every 10 s, and then have to write that down
 _PRODUCER_FENCED = {KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED, KafkaError._FENCED}
-# While a topic is being made or a broker went: ask again in a moment.
+# While a topic is being created or a broker is away, ask again in a moment.
 _SOON = {
     KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.FENCED_LEADER_EPOCH,
     KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.OFFSET_NOT_AVAILABLE, KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
