@@ -39,7 +39,7 @@ PHRASES = (
     Phrase(re.compile(r"\b(?:what|which) is none\b"), "name what it is not"),
     Phrase(
         re.compile(
-            r"(?:^ *|[.:;(] |\"|# |-- |, )(?:[Hh]ad|[Ss]hould|[Ww]ere) (?:it|they|the|an?|this|that)\b(?![^.:;]*\?)"
+            r"(?:^ *|[.:;(] |\"|# |-- |, )(?:Had|had|Should|should|Were|were) (?:it|they|the|an?|this|that)\b(?![^.:;]*\?)"
         ),
         'begin with "If"',
     ),
