@@ -39,7 +39,8 @@ PHRASES = (
     Phrase(re.compile(r"\b(?:what|which) is none\b"), "name what it is not"),
     Phrase(
         re.compile(
-            r"(?:^ *|[.:;(] |\"|# |-- |, )(?:Had|had|Should|should|Were|were) (?:it|they|the|an?|this|that)\b(?![^.:;]*\?)"
+            r"(?:^ *|[.:;(] |\"|# |-- |, )(?:Had|had|Should|should|Were|were) (?:it|they|the|an?|this|that)\b"
+            r"(?![^.:;]*\?)"
         ),
         'begin with "If"',
     ),

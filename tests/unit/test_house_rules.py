@@ -58,6 +58,10 @@ def test_nothing_is_printed_outside_the_command_line() -> None:
     assert [one for one in lines(r"^\s*print\(") if not one.startswith("cli/")] == []
 
 
+# One class is what users hold of a queue; its methods with their documentation stay together.
+LONG_CLASSES = {"queue/queue.py": 680}
+
+
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.relative_to(SOURCE).as_posix())
 def test_modules_say_what_they_are_for_and_stay_small(path: Path) -> None:
     text = path.read_text()
@@ -65,7 +69,8 @@ def test_modules_say_what_they_are_for_and_stay_small(path: Path) -> None:
     doc = ast.get_docstring(ast.parse(text))
     assert doc, "a module's first line says what it is for"
     assert doc.splitlines()[0].endswith((".", ":", ";")), doc.splitlines()[0]
-    assert len(text.splitlines()) <= 750, "modules stay below 500 lines; 750 is where a test complains"
+    most = LONG_CLASSES.get(path.relative_to(SOURCE).as_posix(), 500)
+    assert len(text.splitlines()) <= most, f"a module has at most {most} lines: cut it along what it does"
 
 
 def test_most_modules_are_short() -> None:
@@ -163,18 +168,12 @@ def test_words_that_carry_the_code_are_in_the_glossary() -> None:
 
 # Names that say of a value only that it is there; `record`, `partition` or `findings` say what it is.
 EMPTY_NAMES = {"one", "found", "made", "told", "kept", "there"}
-NOT_YET = (
-    "adopt/", "breaker/", "client/", "queue/", "requests/", "testing/",
-    "aio.py", "bridge.py", "bus.py", "codec.py", "ids.py", "process.py", "signals.py",
-)  # fmt: skip
 
 
 def test_local_names_say_what_they_hold() -> None:
     places = []
     for path in MODULES:
         name = path.relative_to(SOURCE).as_posix()
-        if name.startswith(NOT_YET):
-            continue
         for node in ast.walk(ast.parse(path.read_text())):
             match node:
                 case ast.Name(id=local, ctx=ast.Store()) | ast.arg(arg=local) if local in EMPTY_NAMES:

@@ -1,7 +1,7 @@
 """Bulk import: folders of CSV, JSON lines or Parquet, of any size, on any file system, into a log or a queue.
 
 The driver writes down which files a batch has, reads them with Spark, and commits the rows under the batch's number. So
-an import can be broken off and started again: every row is taken once, and the next run takes the files that came
+an import can be interrupted and started again: every row is taken once, and the next run takes the files that came
 later. Rows that cannot be taken are set aside with the reason. ``ingest_files`` says what is there, ``ingest_batches``
 which files belong together, and ``ingest_rows`` what becomes of a row.
 """

@@ -1,7 +1,7 @@
 """The batches of an import: their files are written down before they are read, so that a repeated batch reads the same.
 
 The state folder holds two notes for each batch: ``batches/N.files.json`` names its files before it runs, and
-``batches/N.json`` what came of it. A batch with the first note alone was broken off, and runs again under its number.
+``batches/N.json`` what came of it. A batch with the first note alone was interrupted, and runs again under its number.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class FileBatch(msgspec.Struct, frozen=True):
 
     number: int
     files: tuple[str, ...]
-    missing: tuple[str, ...] = ()  # planned before the batch was broken off, and removed since
+    missing: tuple[str, ...] = ()  # planned before the batch was interrupted, and removed since
 
 
 class ImportState:
@@ -31,7 +31,7 @@ class ImportState:
         self._folder = folder / "batches"
 
     def batches(self, source: Source, endings: tuple[str, ...] | None, files_at_once: int) -> Iterator[FileBatch]:
-        """The batches to run: one that was broken off, then those of files that no batch has named yet."""
+        """The batches to run: one that was interrupted, then those of files that no batch has named yet."""
         planned = self._planned()
         present = set(source.visible())
         for number, names in sorted(planned.items()):

@@ -65,7 +65,7 @@ class ThreadPool(HandlerPool):
         this = threading.current_thread()
         with self._change:
             self._prepared.extend(entries)
-            # A slot that made the round trip itself goes on with the first entry: no other need wake for that one.
+            # A slot that made the round trip itself takes the first entry, so no other slot wakes for that one.
             here = this in self._slots
             if here:
                 self._begun[this] = time.perf_counter()
