@@ -115,6 +115,10 @@ class UniqueHeld(Conflict):
     """Another live entry of this queue holds the same unique id."""
 
 
+class NotHeld(Conflict):
+    """More was added to a batch, or to what an entry waits for, after it was released, cancelled or expired."""
+
+
 class EntryNotFound(PenstockError, LookupError):
     """No such entry."""
 

@@ -10,6 +10,7 @@ from penstock.errors import (
     EntryLeased,
     EntryNotFound,
     LeaseLost,
+    NotHeld,
     PayloadTooLarge,
     StoreFull,
     UniqueHeld,
@@ -78,9 +79,9 @@ def fifo_fixed(queue: str) -> Conflict:
     )
 
 
-def not_held(id_: str) -> Conflict:
+def not_held(id_: str) -> NotHeld:
     """For an entry that more is to be waited for, and that waits no longer."""
-    return Conflict(
+    return NotHeld(
         f"entry {id_!r} is not held, so nothing can be added that it waits for.",
         hint="It was released, cancelled or never held; put a new batch.",
     )

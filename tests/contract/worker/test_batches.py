@@ -138,6 +138,25 @@ class TestBatches(Contract):
         with pytest.raises(Conflict, match="not held"):
             pages.put(9, batch=batch.id)
 
+    def test_a_member_that_adds_to_a_cancelled_batch_is_dead_at_once(self, store: QueueStore) -> None:
+        pages, reports = store.queue("pages", int), store.queue("reports", str)
+        attempts: list[int] = []
+
+        @pages.handler(retry=Retry(attempts=5, backoff="0s"))
+        def scan(page: int, ctx: Context[int]) -> None:
+            attempts.append(page)
+            reports.cancel(ctx.batch or "")
+            ctx.put(pages, page + 1, batch=ctx.batch)
+
+        reports.add_handler(lambda _: None)
+        with store.batch(then=(reports, "all"), on="done") as batch:
+            batch.put(pages, 1)
+        drain(store)
+        assert attempts == [1]
+        [letter] = pages.dead()
+        assert "NotHeld" in (letter.error or "")
+        assert pages.counts().live == reports.counts().live == 0
+
     def test_batches_nest(self, store: QueueStore) -> None:
         work = store.queue("work", str)
         order: list[str] = []

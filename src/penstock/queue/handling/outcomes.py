@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.clock import SECOND, Micros, duration_micros, from_micros
-from penstock.errors import BadInput, Conflict, PayloadTooLarge, Undecodable
+from penstock.errors import BadInput, Conflict, NotHeld, PayloadTooLarge, PenstockError, Undecodable
 from penstock.policy import Outcome, Reject, Snooze, TryAgain
 from penstock.queue.entry import TRACEBACK, error_alone
 from penstock.queue.protocol import Ending, Step
@@ -104,6 +104,13 @@ def _success(context: Context[Any], result: Any) -> Step:
         return context.success(result)
     except (PayloadTooLarge, Undecodable) as error:
         return dead(context, error_text(error))
+
+
+def step_of_refusal(context: Context[Any], error: PenstockError, rng: random.Random | None = None) -> Step:
+    """What it means that the store refused a success; a batch that is over stays so, whatever another attempt does."""
+    if isinstance(error, NotHeld):
+        return dead(context, error_text(error))
+    return failure(context, error, rng)
 
 
 def failure(context: Context[Any], error: BaseException, rng: random.Random | None = None) -> Step:

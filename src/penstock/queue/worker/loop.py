@@ -35,7 +35,7 @@ from penstock.ids import new_nonce
 from penstock.queue.entry import Entry, Lease
 from penstock.queue.handling.attempt import Attempt
 from penstock.queue.handling.middleware import Middleware
-from penstock.queue.handling.outcomes import Ended, call_on_dead, failure
+from penstock.queue.handling.outcomes import Ended, call_on_dead, step_of_refusal
 from penstock.queue.protocol import Claimed, ClaimRequest, Ending, Settled, Source, Step, StepDone
 from penstock.queue.queues import QueueStore
 from penstock.queue.worker.counting import AttemptCounter, EndedAttempt, count_ended
@@ -236,7 +236,7 @@ class Loop:
             ending = step.endings[0]
             if isinstance(result, PenstockError) and not isinstance(result, LeaseLost) and context is not None:
                 # The handler succeeded but what it put was refused: that is a failure of this attempt.
-                self._outcomes.append((failure(context, result, self.rng), context))
+                self._outcomes.append((step_of_refusal(context, result, self.rng), context))
                 continue
             ended.append(ending.lease)
             if isinstance(result, LeaseLost):

@@ -24,7 +24,7 @@ from tests.contract.queue.asking import (
 )
 
 from penstock.clock import FakeClock
-from penstock.errors import BadInput, Conflict, EntryNotFound, LeaseLost, StoreFull
+from penstock.errors import BadInput, Conflict, EntryNotFound, LeaseLost, NotHeld, StoreFull
 from penstock.queue.entry import HistoryRow, Unique
 from penstock.queue.protocol import Changes, Find, Link, NewEntry, NewResult, On, Step, Wait
 from penstock.queue.queues import QueueStore
@@ -629,7 +629,7 @@ class TestAdding(Holding):
         end(store, take_one(store, "work"))
         more = new("work")
         for other in (target, put(store, "then")):
-            with pytest.raises(Conflict, match="not held"):
+            with pytest.raises(NotHeld, match="not held"):
                 store.driver.commit(Step(puts=(more,), links=(Link(more.id, other),)))
         assert store.driver.counts("work")[0].live == 0
 
