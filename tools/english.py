@@ -39,8 +39,8 @@ PHRASES = (
     Phrase(re.compile(r"\b(?:what|which) is none\b"), "name what it is not"),
     Phrase(
         re.compile(
-            r"(?:^ *|[.:;(] |\"|# |-- |, )(?:Had|had|Should|should|Were|were) (?:it|they|the|an?|this|that)\b"
-            r"(?![^.:;]*\?)"
+            r"(?:^ *|[.:;(] |\"|# |-- |, )(?:Had|had|Should|should|Were|were) "
+            r"(?:it|they|the|an?|this|that)\b(?![^.:;]*\?)"
         ),
         'begin with "If"',
     ),
