@@ -160,14 +160,14 @@ def measure(name: str) -> list[Bar]:
             ratios["batch"].append(batch(store, count)[0] / seconds)
             ratios["chain"].append(chain(store) / by_hand(store))
             ratios["results"].append(with_results(store, count)[1] / cpu)
-    whats = {
+    labels = {
         "batch": f"a batch of {count:,} vs plain entries, time",
         "chain": f"a chain of {CHAIN} vs puts by hand, time",
         "results": "results kept vs not, CPU of the worker",
     }
     return [
         Bar(
-            f"{TITLES[name]}: {whats[bar]}", f"at most {BARS[bar]}x",
+            f"{TITLES[name]}: {labels[bar]}", f"at most {BARS[bar]}x",
             f"{statistics.median(values):.2f}x ({min(values):.2f} to {max(values):.2f})",
             statistics.median(values) <= BARS[bar],
         )
