@@ -487,6 +487,7 @@ class ZookeeperDriver(Driver):
         """End the session, and with it every claim of this handle; safe to repeat."""
         if self.closed:
             return
+        self._space.closed = True  # from now on calls are refused, also those of the heartbeat
         super().close()
         self._forget_clock()
         self._space.close()

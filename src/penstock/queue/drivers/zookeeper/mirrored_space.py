@@ -39,7 +39,7 @@ class MirroredSpace:
         self._space = location.space
         self._clock = clock
         self._cascaded = cascaded
-        self._closed = False
+        self.closed = False
         self._open()
 
     def _open(self) -> None:
@@ -73,7 +73,7 @@ class MirroredSpace:
 
     def check_not_closed(self) -> None:
         """Refuse calls after the end."""
-        if self._closed:
+        if self.closed:
             raise StoreUnavailable(f"{self.name} was closed.", hint="Open it again to go on.")
 
     def now(self) -> Micros:
@@ -144,7 +144,7 @@ class MirroredSpace:
 
     def close(self) -> None:
         """End the session, and with it every claim of this handle."""
-        self._closed = True
+        self.closed = True
         self.doorbell.close()
         if not self._is_fork:
             self.connection.close()
