@@ -42,12 +42,12 @@ coverage:  ## measure which lines the tests run, and show those that none does (
 	    $(BIN)/coverage combine --quiet && $(BIN)/coverage report && \
 	    $(BIN)/coverage html --quiet --directory .coverage/html && echo ".coverage/html/index.html"; exit $$code
 
-bench:  ## compare with peers and the bare drivers, in an environment of its own (PART="queues servers postgres zookeeper batches logs kafka streams service dashboard telemetry intake")
+bench:  ## compare with peers and the bare drivers, in an environment of its own (PART="queues servers postgres zookeeper batches logs kafka streams state service dashboard telemetry intake")
 	@tools/setup.sh .venv-bench bench
 	@tools/setup.sh .venv-bench-arq bench-arq
 	@tools/install_servers.sh postgres pgbouncer mysql redis zookeeper
 	@tools/install_kafka.sh
-	@for part in $(or $(PART),queues servers postgres zookeeper batches logs kafka streams service dashboard telemetry intake); do .venv-bench/bin/python -m benchmarks.$$part --record $(ARGS); done
+	@for part in $(or $(PART),queues servers postgres zookeeper batches logs kafka streams state service dashboard telemetry intake); do .venv-bench/bin/python -m benchmarks.$$part --record $(ARGS); done
 	@.venv-bench/bin/python -m benchmarks.figures
 
 spark-bench:  ## the benchmarks on Spark: source and sink, runner, history pipeline
