@@ -263,6 +263,31 @@ def test_a_place_that_cannot_be_a_lake(spark: Any, queues_url: str, shop: QueueS
         Lake(spark, tmp_path).frame("hors")
 
 
+def test_a_lake_of_another_format(
+    spark: Any, shop: QueueStore, queues_url: str, clock: FakeClock, lake: Path, tmp_path: Path
+) -> None:
+    sources = Sources(queues=(queues_url,))
+    for place, file_format in ((lake, "orc"), (tmp_path / "plain", None)):
+        work(shop, clock, 3)
+        Pipeline(spark, place, sources, file_format=file_format).run()
+        work(shop, clock, 3)
+        Pipeline(spark, place, sources).run()  # goes on with the format that the lake has
+        suffix = ".orc" if file_format else ".parquet"
+        files = [file.path for each in LakeReader(place).manifest.files.values() for file in each]
+        assert files
+        assert all(path.endswith(suffix) for path in files)
+        history = shop.queue("mails", int).history(limit=1000)
+        assert Lake(spark, place).frame("history").count() == len(history)
+        assert LakeReader(place).table("hours").num_rows == Lake(spark, place).frame("hours").count() > 0
+        assert write_report(place, tmp_path / f"report{suffix}.html") > 0
+    with pytest.raises(Conflict, match="files of format orc, not parquet"):
+        Pipeline(spark, lake, sources, file_format="parquet").run()
+    with pytest.raises(BadInput, match=r"cannot have the format 'delta'") as refused:
+        Pipeline(spark, lake, sources, file_format="delta")
+    assert "no release for Spark 4.3" in str(refused.value)
+    assert "parquet, orc" in str(refused.value)
+
+
 def test_late_samples_find_their_day(spark: Any, lake: Path, store: LogStore, url: str) -> None:
     store.create("lag", 1)
 

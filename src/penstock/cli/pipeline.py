@@ -1,4 +1,4 @@
-"""``penstock pipeline``: the history of queues into a lake of Parquet files, tables, and a report."""
+"""``penstock pipeline``: the history of queues into a lake of files, tables, and a report."""
 
 from __future__ import annotations
 
@@ -29,6 +29,9 @@ def run_(
     lag: Annotated[
         list[str] | None, typer.Option("--lag", metavar="URL#LOG", help="A log of lag samples; may be repeated.")
     ] = None,
+    file_format: Annotated[
+        str | None, typer.Option("--format", help="Of the files of a new lake: parquet (the default) or orc.")
+    ] = None,
     master: Master = None,
 ) -> None:
     """Read what is new and add it to the tables of its days; without anything new, nothing changes."""
@@ -40,7 +43,7 @@ def run_(
     sources = Sources(queues=tuple(queues or ()), lags=tuple(_lag(text) for text in lag or ()))
     check_sources(sources)  # before the JVM starts
     with quiet_spark(master) as spark:
-        ran = Pipeline(spark, lake, sources, lambda text: typer.echo(text, err=True)).run()
+        ran = Pipeline(spark, lake, sources, lambda text: typer.echo(text, err=True), file_format=file_format).run()
     for source, rows in ran.rows.items():
         typer.echo(f"{source}: {rows:,} new rows")
     typer.echo(f"tables of {len(ran.days)} days changed")

@@ -1,8 +1,8 @@
-"""A lake: Parquet tables below one URL, changed by runs that are seen whole or not at all.
+"""A lake: tables of Parquet or ORC files below one URL, changed by runs that are seen whole or not at all.
 
 ==================================  ============================================================================
 ``_manifests/0000000012.json``      names all files of the lake, and how far its sources were read
-``data/TABLE/run=ID/day=…/….parquet``  the files of a run; those that no manifest names do not count
+``data/TABLE/run=ID/day=…/…``       the files of a run; those that no manifest names do not count
 ==================================  ============================================================================
 
 Nothing is renamed and nothing is overwritten, so any file system does that Hadoop knows: a disk, HDFS, S3, ABFS, GCS.
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,8 @@ from penstock.spark.lake.tables import SCHEMAS
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+FORMATS = ("parquet", "orc")
+NO_DELTA = "Delta Lake has no release for Spark 4.3; its newest is built for 4.2."
 KEPT = 10  # manifests that are kept: readers of one of them still find its files
 CUT_OFF_MS = 10 * 60 * 1000  # during which an incomplete manifest may still be under way
 ABANDONED_MS = 24 * 60 * 60 * 1000  # after which the files of a run that never committed are deleted
@@ -34,11 +37,30 @@ ABANDONED_MS = 24 * 60 * 60 * 1000  # after which the files of a run that never 
 class Lake:
     """The tables of one lake, for Spark."""
 
-    def __init__(self, spark: SparkSession, place: str | Path) -> None:
-        """Nothing is read or made yet, but the file system is looked up."""
+    def __init__(self, spark: SparkSession, place: str | Path, *, file_format: str | None = None) -> None:
+        """Look up the file system; nothing is read yet. ``file_format`` is for a new lake; the default is Parquet."""
+        if file_format is not None and file_format not in FORMATS:
+            reason = f"{NO_DELTA} " if file_format.lower() == "delta" else ""
+            raise BadInput(
+                f"a lake cannot have the format {file_format!r}.", hint=f"{reason}There are {', '.join(FORMATS)}."
+            )
+        self._wanted_format = file_format
         self.spark = spark
         self.url = lake_url(place)
         self.files = FileSystem(spark, self.url)
+
+    @cached_property
+    def file_format(self) -> str:
+        """The format of all files; ``Conflict`` if the lake exists with another one than was asked for."""
+        current = self.now()
+        if not current.number:
+            return self._wanted_format or FORMATS[0]
+        if self._wanted_format not in (None, current.file_format):
+            raise Conflict(
+                f"the lake {self.url} has files of format {current.file_format}, not {self._wanted_format}.",
+                hint="Leave the format out, or name another folder for a lake of the other format.",
+            )
+        return current.file_format
 
     def now(self) -> Manifest:
         """The current manifest, or an empty one for a lake without any."""
@@ -62,7 +84,7 @@ class Lake:
         if not paths:
             return self.spark.createDataFrame([], schema)
         base = f"{self.url}/data/{table}"
-        frame = self.spark.read.schema(schema).option("basePath", base).parquet(*paths)
+        frame = self.spark.read.schema(schema).option("basePath", base).format(self.file_format).load(paths)
         return frame.drop("run")
 
     @contextmanager
@@ -103,6 +125,7 @@ class Run:
         """Begin with the lake as it is now."""
         self.lake = lake
         self.id = new_nonce()
+        _ = lake.file_format  # another one than the lake has is refused here
         self.base = lake.now()
         self.sources: dict[str, Position] = dict(self.base.sources)
         self._files: dict[str, list[DataFile]] = {table: list(files) for table, files in self.base.files.items()}
@@ -136,7 +159,9 @@ class Run:
             return
         files = self.lake.files
         files.make_durable(self._written)
-        after = Manifest(self.base.number + 1, sources=self.sources, files=self._files)
+        after = Manifest(
+            self.base.number + 1, sources=self.sources, files=self._files, file_format=self.lake.file_format
+        )
         name = manifest.name_of(after.number)
         numbers = manifest.numbers(files.names(manifest.FOLDER))
         if after.number in numbers and self._was_cut_off(name):
@@ -177,8 +202,8 @@ class Run:
         folder = f"data/{table}/run={self.id}{self._writes}"
         by_day = "day" in frame.columns
         writer = frame.write.partitionBy("day") if by_day else frame.write
-        writer.parquet(f"{self.lake.url}/{folder}")
-        files = self.lake.files.files(folder, ".parquet")
+        writer.format(self.lake.file_format).save(f"{self.lake.url}/{folder}")
+        files = self.lake.files.files(folder, f".{self.lake.file_format}")
         self._written += [file.path for file in files]
         return [DataFile(file.path, file.bytes, _day(file.path) if by_day else "") for file in files]
 

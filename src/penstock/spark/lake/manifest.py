@@ -19,7 +19,7 @@ _SUFFIX = ".json"
 
 
 class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One Parquet file of a table."""
+    """One file of a table."""
 
     path: str
     bytes: int
@@ -42,6 +42,7 @@ class Manifest(msgspec.Struct, frozen=True):
     format: int = FORMAT
     sources: dict[str, Position] = {}
     files: dict[str, list[DataFile]] = {}
+    file_format: str = "parquet"  # of all files
 
     def paths(self) -> set[str]:
         """The paths of all files."""

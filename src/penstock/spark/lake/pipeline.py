@@ -94,12 +94,17 @@ class Pipeline:
         lake: str | Path,
         sources: Sources,
         progress: Callable[[str], object] = lambda text: None,
+        *,
+        file_format: str | None = None,
     ) -> None:
-        """``lake`` is a folder, or a URL of a file system that Spark knows. Nothing is read before :meth:`run`."""
+        """``lake`` is a folder, or a URL of a file system that Spark knows. Nothing is read before :meth:`run`.
+
+        ``file_format`` is that of the files of a new lake, ``parquet`` (the default) or ``orc``.
+        """
         if not sources.queues and not sources.lags:
             raise BadInput("a pipeline without sources has nothing to do.", hint="Name queue stores or lag logs.")
         self.spark = spark
-        self.lake = Lake(spark, lake)
+        self.lake = Lake(spark, lake, file_format=file_format)
         self.sources = sources
         self.progress = progress
 

@@ -50,7 +50,7 @@ class LakeReader:
             if wanted is None or file.day in wanted
         ]
         dataset = ds.dataset(
-            paths, format="parquet", filesystem=self._files, partitioning=_DAYS,
+            paths, format=self.manifest.file_format, filesystem=self._files, partitioning=_DAYS,
             partition_base_dir=f"{self._root}/data/{name}",
         )  # fmt: skip
         shapes = [dataset.schema, *(fragment.physical_schema for fragment in dataset.get_fragments())]
