@@ -13,7 +13,8 @@ from penstock.cli.opened import AsJson, Url, Yes, open_existing
 from penstock.cli.printing import add, console, count, iso, print_json, table, when
 from penstock.cli.recording import record
 from penstock.cli.watching import watchable
-from penstock.queue.batch import BatchLine, batch_status, cancel_batch, held_batches, reasons
+from penstock.queue.batch import BatchLine, batch_status, cancel_batch, held_batches
+from penstock.queue.held import reasons
 from penstock.queue.search import resolve_id
 
 app = App(help="Look at batches, and cancel them.")

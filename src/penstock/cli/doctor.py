@@ -17,7 +17,7 @@ from penstock.location import read_url
 from penstock.log.protocol import Finding as log_finding
 from penstock.log.store import LogStore
 from penstock.opening import LOG_STORES, QUEUE_STORES
-from penstock.queue.batch import orphans
+from penstock.queue.held import orphans
 from penstock.queue.protocol import Finding
 from penstock.queue.queues import QueueStore
 

@@ -13,8 +13,8 @@ from penstock.cli.queues import entry_json, history_json, shown_payload
 from penstock.cli.reading import labels as read_labels
 from penstock.cli.watching import watchable
 from penstock.clock import Micros, from_micros
-from penstock.queue.batch import reasons
 from penstock.queue.entry import Entry, HistoryRow, with_traceback
+from penstock.queue.held import reasons
 from penstock.queue.protocol import Find
 from penstock.queue.queues import QueueStore
 from penstock.queue.results import Progress, kept_value, progress_of

@@ -6,6 +6,7 @@ options    the options of a put, as types
 many       many entries that are put together
 declarations  what a queue needs of those who declare it before it is opened
 batch      Batch, chain: entries that wait for others; what has become of a batch
+held       why entries are held, and those held for nothing
 linking    links: what one entry's end means for those that wait for it
 task       Task: a function whose calls are entries
 results    what handlers returned, and how far they have come

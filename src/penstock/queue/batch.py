@@ -39,7 +39,7 @@ from penstock.queue.options import (
     check_options,
     check_values,
 )
-from penstock.queue.protocol import Find, Link, NewEntry, On, Step, Wait
+from penstock.queue.protocol import Find, Link, NewEntry, On, Step
 
 if TYPE_CHECKING:
     from penstock.queue.queue import Queue
@@ -51,7 +51,6 @@ LABEL = "penstock.batch"  # of every member: the batch's id
 ON_HEADER = "penstock.batch.on"  # of a member whose batch waits for any end
 WAITS_HEADER = "penstock.batch.waits"  # of the entry of a batch that waits for any end
 DOORS = "penstock.doors"  # the queue of entries that stand for parts to come
-MOST_REASONS = 20  # entries that are named as what another one waits for
 PAGE = 1000
 TOGETHER = 200  # members that are cancelled in one step
 
@@ -429,17 +428,29 @@ def state_of(store: QueueStore, id_: str) -> tuple[str, str] | None:
 
 
 def cancel_batch(store: QueueStore, id_: str) -> int:
-    """Cancel a batch and the batches inside it: first what waits, then the members. Returns the number of entries."""
+    """Cancel a batch and the batches inside it: first what waits, then the members. Returns the number of entries.
+
+    A call that was interrupted can be repeated: it also descends into batches whose own entry has ended already.
+    """
     cancelled = _cancel(store, [id_])
     members = list(_members(store, id_))
-    for entry in members:
-        if entry.state == "held":
-            cancelled += cancel_batch(store, entry.id)
+    for inner in _batches_inside(store, id_, members):
+        cancelled += cancel_batch(store, inner)
     left = [entry.id for entry in members if entry.state not in ("held", "dead")]
     left += [door.id for door in store.driver.find(Find(queue=DOORS, labels={LABEL: id_}))]
     for start in range(0, len(left), TOGETHER):
         cancelled += _cancel(store, left[start : start + TOGETHER])
     return cancelled
+
+
+def _batches_inside(store: QueueStore, batch: str, members: list[Entry[Any]]) -> Iterator[str]:
+    """The members that wait for members of their own, or did so until they were cancelled or expired."""
+    yield from (entry.id for entry in members if entry.state == "held")
+    after = 0
+    gone = Find(labels={LABEL: batch}, states=("cancelled", "expired"), limit=PAGE)
+    while rows := store.driver.history(msgspec.structs.replace(gone, after=after)):
+        yield from (wait.id for wait in store.driver.waits([row.id for row in rows]))
+        after = rows[-1].seq
 
 
 def _cancel(store: QueueStore, ids: Sequence[str]) -> int:
@@ -453,47 +464,3 @@ def _cancel(store: QueueStore, ids: Sequence[str]) -> int:
             raise
         half = len(ids) // 2
         return _cancel(store, ids[:half]) + _cancel(store, ids[half:])
-
-
-def reasons(store: QueueStore, wait: Wait) -> list[str]:
-    """Why an entry is held, one line for each entry it waits for: never empty while it needs something."""
-    lines = []
-    for link in store.driver.links(target=wait.id, limit=MOST_REASONS):
-        if link.on == "open":
-            lines.append(f"the batch is not complete: its maker has not opened {link.source} yet")
-            continue
-        known = state_of(store, link.source)
-        queue, state = known or ("?", "not known any more")
-        wish = "to be done" if link.on == "done" else "to end"
-        hint = "; replay it (purging it cancels this one)" if state == "dead" else ""
-        lines.append(f"waits for {link.source} of queue {queue} {wish}: it is {state}{hint}")
-    left = wait.needs - len(lines)
-    if left > 0 and len(lines) == MOST_REASONS:
-        lines.append(f"and for {left:,} more")
-    elif left:
-        lines.append(f"needs {left:,} more that no link leads from: see penstock doctor")
-    return lines
-
-
-def orphans(store: QueueStore) -> list[str]:
-    """Ids of held entries whose needs are not the links of entries that live or are dead letters."""
-    ids: list[str] = []
-    after = ""
-    while page := store.driver.waits(after=after, limit=PAGE):
-        held = {
-            entry.id
-            for entry in store.driver.find(Find(ids=tuple(wait.id for wait in page if wait.needs), states=("held",)))
-        }
-        ids += [wait.id for wait in page if wait.id in held and _is_orphan(store, wait)]
-        after = page[-1].id
-    return ids
-
-
-def _is_orphan(store: QueueStore, wait: Wait) -> bool:
-    links: list[Link] = []
-    while page := store.driver.links(target=wait.id, after=(links[-1].source, wait.id) if links else ("", "")):
-        links += page
-    sources = tuple(link.source for link in links)
-    alive = {entry.id for entry in store.driver.find(Find(ids=sources, limit=len(sources) or 1))}
-    alive |= {entry.id for entry in store.driver.dead(Find(ids=sources, limit=len(sources) or 1))}
-    return len(links) != wait.needs or not alive.issuperset(sources)

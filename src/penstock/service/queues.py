@@ -13,8 +13,9 @@ from pydantic import Field
 from penstock.clock import from_micros
 from penstock.errors import BadInput, EntryNotFound
 from penstock.ids import derived_id
-from penstock.queue.batch import batch_status, linked_entry, no_batch, reasons, state_of
+from penstock.queue.batch import batch_status, linked_entry, no_batch, state_of
 from penstock.queue.entry import AttemptState, Entry, Lock
+from penstock.queue.held import reasons
 from penstock.queue.options import LinkOptions
 from penstock.queue.protocol import Find, Link, NewEntry, PutResult, Step
 from penstock.queue.queue import Queue

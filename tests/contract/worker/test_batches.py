@@ -15,8 +15,9 @@ from tests.contract.queue.settle.test_doubts import losing
 
 from penstock import Context, Reject, Retry, Worker, aio, open_queues
 from penstock.errors import BadInput, Conflict, EntryNotFound, OutcomeUnknown, Undecodable, UniqueHeld
-from penstock.queue.batch import LABEL, batch_status, cancel_batch, orphans, reasons
+from penstock.queue.batch import LABEL, batch_status, cancel_batch
 from penstock.queue.entry import HELD, Unique
+from penstock.queue.held import orphans, reasons
 from penstock.queue.protocol import Ending, Find, Step, Wait
 from penstock.queue.queues import QueueStore
 from penstock.queue.results import new_result
@@ -157,6 +158,20 @@ class TestBatches(Contract):
         assert "NotHeld" in (letter.error or "")
         assert pages.counts().live == reports.counts().live == 0
 
+    def test_a_callback_into_a_locked_queue_waits_there(self, store: QueueStore) -> None:
+        pages, reports = store.queue("pages", int), store.queue("reports", str)
+        seen: list[dict[str, int]] = []
+        pages.add_handler(lambda _: None)
+        reports.add_handler(lambda _, ctx: seen.append(ctx.before.tally))
+        reports.lock(reason="until the printer is back")
+        with store.batch(then=(reports, "all")) as batch:
+            batch.put_many(pages, range(3))
+        drain(store)
+        assert (seen, reports.counts().ready, batch_status(store, batch.id).state) == ([], 1, "waiting")
+        reports.unlock()
+        drain(store)
+        assert seen == [{"done": 3, "dead": 0, "cancelled": 0, "expired": 0}]
+
     def test_batches_nest(self, store: QueueStore) -> None:
         work = store.queue("work", str)
         order: list[str] = []
@@ -281,6 +296,22 @@ class TestBatches(Contract):
         assert {row.state for row in work.history()} == {"cancelled"}
         assert cancel_batch(store, outer.id) == 0
         assert running.id in {row.id for row in work.history()}
+
+    @pytest.mark.parametrize("how", ["by hand", "interrupted"])
+    def test_cancelling_descends_into_batches_whose_entry_is_cancelled(self, store: QueueStore, how: str) -> None:
+        work = store.queue("work", str)
+        with store.batch(then=(work, "outer"), on="ended") as outer:
+            outer.put(work, "a")
+            with store.batch(then=(work, "middle"), inside=outer, on="ended") as middle:
+                middle.put(work, "b")
+                with store.batch(then=(work, "inner"), inside=middle, on="ended") as inner:
+                    inner.put_many(work, ["c", "d"])
+        ended = [inner.id] if how == "by hand" else [outer.id, middle.id, inner.id]
+        for id_ in ended:
+            work.cancel(id_)
+        assert cancel_batch(store, outer.id) == 7 - len(ended)
+        assert work.counts().live == 0
+        assert {row.state for row in work.history()} == {"cancelled"}
 
     def test_members_that_end_while_the_batch_is_cancelled_are_left_in_peace(
         self, store: QueueStore, monkeypatch: pytest.MonkeyPatch

@@ -8,8 +8,8 @@ import msgspec
 from fastapi import APIRouter, Path, Response
 
 from penstock.clock import Micros
-from penstock.queue.batch import reasons
 from penstock.queue.entry import Entry, HistoryRow
+from penstock.queue.held import reasons
 from penstock.queue.results import kept_value, progress_of
 from penstock.service.access import check_queue
 from penstock.service.dashboard.formatting import headers_shown, span, trace_id, value_pieces
