@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from tests.cli.conftest import Run
 from tests.cli.test_commands import some_dead
 
-from penstock import QueueStore, Retry, Worker
+from penstock import QueueStore, Retry, Worker, open_queues
 from penstock.queue.changes import recent_changes
 
 
@@ -241,6 +242,22 @@ def test_what_is_changed_is_recorded(
         assert [(change.before, change.after, change.why) for change in changes] == [
             ("not locked", "locked by operator (moving)", "moving"), ("locked by operator (moving)", "not locked", ""),
         ]  # fmt: skip
+
+
+def test_changes_of_logs_and_tables_are_recorded(run: Run, tmp_path: Path) -> None:
+    url, logs, there = f"sqlite:///{tmp_path}/new.db", f"file://{tmp_path}/logs", f"file://{tmp_path}/there"
+    run("schema", "migrate", url)
+    run("schema", "migrate", url)
+    for words in (
+        ("create", "clicks", "--url", logs), ("append", "clicks", "1", "2", "--url", logs),
+        ("copy", "clicks", logs, there), ("copy", "clicks", logs, there),
+    ):  # fmt: skip
+        run("log", *words, env={"PENSTOCK_URL": url})
+    with open_queues(url) as store:
+        changes = [(change.did, change.target) for change in recent_changes(store)[::-1]]
+    did = ["migration of tables", "creation of log", "append by hand", "copy of log"]
+    assert [one for one, _ in changes] == did
+    assert [target for _, target in changes][1:] == ["clicks"] * 3
 
 
 def test_what_is_refused_or_only_asked_is_not_recorded(run: Run, store: QueueStore) -> None:

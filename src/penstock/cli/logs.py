@@ -258,6 +258,8 @@ def append(  # noqa: PLR0917 - typer reads options from the arguments
                         check_json(line, what)
                     out.append(os.fsencode(line), key=key or None, partition=partition)
                 number += 1
+        if number:
+            record_for_logs("append by hand", name, "", count(number, "record"))
         typer.echo(f"Appended {count(number, 'record')} to {name}.")
 
 
@@ -338,6 +340,8 @@ def copy(  # noqa: PLR0917 - typer reads options from the arguments
                 report=lambda done, total: bar.update(task, completed=done, total=total),
             )  # fmt: skip
             copied = work.run()
+        if copied.carried:
+            record_for_logs("copy of log", to or name, "", f"{count(copied.carried, 'record')} carried from {name}")
         if as_json:
             print_json(msgspec.to_builtins(copied))
             return

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from penstock.cli.help import App
-from penstock.cli.opened import UrlArgument, sqlite_path
+from penstock.cli.opened import UrlArgument, open_existing, sqlite_path
+from penstock.cli.recording import record
 from penstock.clock import SystemClock
-from penstock.errors import BadInput, UnknownScheme
+from penstock.errors import BadInput, PenstockError, UnknownScheme
 from penstock.location import Location, read_url
 from penstock.names import did_you_mean
 from penstock.opening import QUEUE_STORES, store_module
@@ -80,8 +81,19 @@ def migrate(
         done = tables.migrate("all" if pre == post else "pre" if pre else "post")
     for step in done:
         typer.echo(f"done {step}")
-    if not done:
+    if done:
+        _record_migration(url, [str(step) for step in done])
+    else:
         typer.echo(f"space {location.space} is up to date")
+
+
+def _record_migration(url: str, steps: list[str]) -> None:
+    """Record the steps where the tables are complete; before the last ones no store of this version opens."""
+    try:
+        with open_existing(url) as store:
+            record(store, "migration of tables", store.name, "", ", ".join(steps))
+    except PenstockError as error:
+        typer.echo(f"done, but not recorded: {error}", err=True)
 
 
 def _steps(location: Location) -> list[Migration]:
