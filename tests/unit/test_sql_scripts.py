@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterator
 
 import pytest
 
-from penstock.queue.drivers.sql.statements import numbered, script
+from penstock.queue.drivers.sql.sqlite_script import sqlite_script
+from penstock.queue.drivers.sql.statements import numbered, read_statements, script
 
 
 @pytest.fixture
@@ -49,3 +51,22 @@ def test_numbered_parameters_have_one_number_however_often_they_are_used() -> No
     statement = numbered("SELECT %(a)s, %(b)s, %(a)s")
     assert statement.text == "SELECT $1, $2, $1"
     assert statement.names == ("a", "b")
+
+
+def test_placeholders_of_sqlite_are_bound_by_their_order(cursor: sqlite3.Cursor) -> None:
+    """Numbered ones warn from Python 3.12 on and fail from 3.14 on."""
+    statement = sqlite_script("SELECT %(b)s, %(a)s, %(b)s, (SELECT count(*) FROM json_each(%(many)s)), %(a)s")
+    statement.run(cursor, {"a": 1, "b": "x", "many": [1, 2, 3]})
+    assert cursor.fetchall() == [("x", 1, "x", 3, 1)]
+    each = sqlite_script("-- each\nINSERT INTO items (id, owner, body) VALUES (%(ids)s, %(owner)s, %(owner)s)")
+    each.run(cursor, {"ids": [1, 2], "owner": "ann"})
+    assert cursor.execute("SELECT * FROM items ORDER BY id").fetchall() == [(1, "ann", "ann"), (2, "ann", "ann")]
+
+
+def test_no_statement_of_sqlite_has_numbered_placeholders() -> None:
+    texts = [text for name in ("sqlite.sql",) for text in read_statements(name, "space").values()]
+    assert texts
+    for text in texts:
+        statement = sqlite_script(text)
+        for part in getattr(statement, "parts", [statement]):
+            assert not re.search(r"\?\d|(?<![:\w]):[a-z]", part.text)
