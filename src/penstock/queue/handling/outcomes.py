@@ -84,7 +84,8 @@ def _step_of(context: Context[Any], result: Any, rng: random.Random | None) -> S
     if result is None or result is True:
         return _success(context, result)
     if result is False:
-        return failure(context, RuntimeError("the handler returned False"), rng)
+        error = RuntimeError("the handler returned False, which is a failure; return None if it has succeeded")
+        return failure(context, error, rng)
     if isinstance(result, Coroutine | Generator | AsyncGenerator):
         if not isinstance(result, AsyncGenerator):
             result.close()
@@ -198,6 +199,8 @@ def wait_seconds(context: Context[Any]) -> float:
 
 def reason_of(result: Any) -> str:
     """What a handler returned, as a reason."""
+    if result is False:
+        return "returned False, which is a failure"
     return error_text(result) if isinstance(result, Outcome) else f"returned {getattr(result, '__name__', result)}"
 
 
