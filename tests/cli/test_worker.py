@@ -393,6 +393,36 @@ def test_declared_queues_without_a_url_say_what_is_missing(folder: Path, start: 
     assert "--url" in running.log
 
 
+@pytest.mark.parametrize("options", [("--drain",), ("--processes", "2")], ids=["drain", "processes"])
+def test_a_url_for_a_store_that_is_open_already_is_refused(
+    folder: Path, start: Callable[..., Running], options: tuple[str, ...]
+) -> None:
+    running = start("shopapp:store", "--url", f"sqlite:///{folder}/other.db", *options)
+    assert running.process.wait(30) == 2
+    assert f"shopapp:store has opened sqlite:///{folder}/shop.db itself, so --url would change nothing." in running.log
+    assert "penstock.Queues()" in running.log
+    assert not (folder / "other.db").exists()
+
+
+@pytest.mark.parametrize("url", ["sqlite:///shop.db", "sqlite:///{folder}/shop.db?busy_timeout=5s"])
+def test_the_url_that_an_open_store_has_is_no_contradiction(
+    folder: Path, work: Queue[dict], start: Callable[..., Running], url: str
+) -> None:
+    work.put({"n": 1})
+    running = start("shopapp:store", "--url", url.format(folder=folder), "--drain")
+    assert running.process.wait(30) == 0, running.log
+    assert written(folder) == Counter([1])
+
+
+def test_the_url_of_the_environment_does_not_contradict_an_open_store(
+    folder: Path, work: Queue[dict], start: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_URL", f"sqlite:///{folder}/other.db")
+    work.put({"n": 1})
+    running = start("shopapp:store", "--drain")
+    assert running.process.wait(30) == 0, running.log
+
+
 def test_two_signals_at_once_are_one_wish(folder: Path, work: Queue[dict], start) -> None:
     """As `timeout` sends them: to the process and to its group."""
     work.put({"n": 1, "seconds": 1})

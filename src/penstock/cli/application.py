@@ -15,6 +15,7 @@ import typer
 
 from penstock.declared import Queues
 from penstock.errors import BadInput, PenstockError
+from penstock.location import read_url
 from penstock.queue.queues import QueueStore
 
 HINT = "Run the command where the module can be imported."
@@ -26,10 +27,11 @@ def import_from_here() -> None:
         sys.path.insert(0, os.getcwd())
 
 
-def load(name: str, *, url: str | None = None, verbose: bool = False) -> QueueStore:
+def load(name: str, *, url: str | None = None, is_url_asked: bool = False, verbose: bool = False) -> QueueStore:
     """The store that ``MODULE:APP`` names, with its handlers; ``verbose`` also prints where its own code failed.
 
-    Queues that are declared and not open yet are opened at ``url``.
+    Queues that are declared and not open yet are opened at ``url``. Where the module has opened its store itself, a
+    ``url`` of another store is refused if the user asked for it (``is_url_asked``).
     """
     module_name, colon, path = name.partition(":")
     if not colon or not module_name or not path:
@@ -51,6 +53,12 @@ def load(name: str, *, url: str | None = None, verbose: bool = False) -> QueueSt
             f"{name} is a {type(target).__name__}, not a queue store.",
             hint="Name what penstock.open_queues() gave, penstock.Queues(), or a function that returns one of them.",
         )
+    if is_url_asked and url is not None and not _is_at(target, url):
+        target.close()
+        raise BadInput(
+            f"{name} has opened {target.name} itself, so --url would change nothing.",
+            hint="Leave --url out, or declare the queues with penstock.Queues() and name that: --url opens them.",
+        )
     if not target.handlers:
         raise BadInput(f"{name} has no handlers.", hint="Register them with @queue.handler in that module.")
     return target
@@ -62,6 +70,16 @@ def _opened(queues: Queues, name: str, url: str | None) -> QueueStore:
     if url is None:
         raise BadInput(f"{name} is declared, but not open.", hint="Say where its queues are: --url, or PENSTOCK_URL.")
     return queues.open(url)
+
+
+def _is_at(store: QueueStore, url: str) -> bool:
+    """Whether a URL names this store, whatever options it has."""
+    asked, opened = read_url(url), read_url(store.name)
+    if asked.space != store.space:
+        return False
+    if asked.scheme == opened.scheme == "sqlite":
+        return asked.file.resolve() == opened.file.resolve()
+    return asked.masked.partition("?")[0] == opened.masked.partition("?")[0]
 
 
 def _imported(module: str, verbose: bool) -> Any:

@@ -44,6 +44,7 @@ logger = logging.getLogger("penstock.cli.worker")
 
 
 def worker(  # noqa: PLR0917 - one parameter per option
+    context: typer.Context,
     app: Annotated[
         str,
         typer.Argument(
@@ -79,12 +80,14 @@ def worker(  # noqa: PLR0917 - one parameter per option
     ] = None,
     lifeline: Annotated[int | None, typer.Option(hidden=True)] = None,
     report_to: Annotated[int | None, typer.Option(hidden=True)] = None,
+    is_url_asked: Annotated[bool, typer.Option("--url-asked", hidden=True)] = False,
 ) -> None:
     """Run handlers until SIGTERM or SIGINT; a second signal ends at once.
 
     The current directory can be imported from. With several processes a parent restarts those that die.
     """
     lines = write_logs(log_format, WORKER_LINE)
+    is_url_asked = is_url_asked or _is_option(context, "url")
     logger.setLevel(logging.DEBUG if verbose else logging.INFO)
     grace_seconds = length(grace, "grace") / SECOND
     length(lease, "lease", least="1s")
@@ -99,7 +102,7 @@ def worker(  # noqa: PLR0917 - one parameter per option
             raise BadInput("--drain works in one process.", hint="Leave --processes out.")
         command = [sys.executable, "-m", "penstock", "worker", app, "--grace", grace, "--lease", lease]
         command += ["--keep-dead", keep_dead, "--reap-every", reap_every, "--log-format", log_format.value]
-        command += [*(["--verbose"] if verbose else [])]
+        command += [*(["--verbose"] if verbose else []), *(["--url-asked"] if is_url_asked else [])]
         if url is not None:
             os.environ["PENSTOCK_URL"] = url  # not as an argument, where every user could read its password
         command += [part for name in queue or [] for part in ("--queue", name)]
@@ -110,7 +113,7 @@ def worker(  # noqa: PLR0917 - one parameter per option
         raise typer.Exit(code)
     if lifeline is not None:
         _follow_parent(lifeline)
-    store = load(app, url=url, verbose=verbose)
+    store = load(app, url=url, is_url_asked=is_url_asked, verbose=verbose)
     try:
         chosen = _chosen(store, queue or [])
         runner = Worker(
@@ -140,6 +143,12 @@ def worker(  # noqa: PLR0917 - one parameter per option
     finally:
         _flush(store)
         store.close()
+
+
+def _is_option(context: typer.Context, parameter: str) -> bool:
+    """Whether a parameter was given as an option, and not by the environment."""
+    source = context.get_parameter_source(parameter)
+    return source is not None and source.name == "COMMANDLINE"
 
 
 def _reports_of(processes: int) -> Reports:
