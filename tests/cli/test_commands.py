@@ -102,7 +102,6 @@ def test_a_slip_in_a_name_is_no_empty_queue(run: Run, store: QueueStore) -> None
     made = run("queue", "put", "mials", "1")
     assert "mials is a new queue. Did you mean mails?" in made.err
     assert run("queue", "put", "mials", "1").err == ""
-    assert "there is no queue 'mailz' yet; it is locked now. Did you mean" in run("queue", "lock", "mailz").err
 
 
 def test_queues_with_history_only_are_there(run: Run, store: QueueStore) -> None:
@@ -215,7 +214,31 @@ def test_wrong_input_is_one_line_and_exit_code_2(run: Run, words: list[str], tol
         assert advice not in result.err, "advice for a program, not for a shell"
 
 
+def test_a_lock_of_a_queue_that_is_not_there_has_to_say_create(run: Run, store: QueueStore) -> None:
+    store.queue("mails").put(1)
+    told = run("queue", "lock", "mailz", code=2).err
+    assert told.startswith(
+        "error: there is no queue 'mailz'. Did you mean mails? See: penstock queue list, or add --create to"
+    )
+    assert store.locks() == []
+    assert not store.queue("mailz").exists()
+    assert run("queue", "lock", "mailz", "--create").out == "mailz is locked by operator\n"
+    assert run("queue", "lock", "mailz").err == "", "there is a queue now: the lock has made it"
+
+
+def test_a_second_lock_of_one_holder_says_that_the_reason_is_replaced(run: Run, store: QueueStore) -> None:
+    store.queue("mails").put(1)
+    assert run("queue", "lock", "mails", "--reason", "lunch").err == ""
+    assert run("queue", "lock", "mails", "--reason", "lunch").err == ""
+    again = run("queue", "lock", "mails", "--reason", "moving")
+    assert again.out == "mails is locked by operator (moving)\n"
+    assert again.err == "the reason of operator was 'lunch' before and is replaced\n"
+    assert run("queue", "lock", "mails", "--reason", "audit", "--holder", "ann").err == ""
+    assert "was 'moving' before" in run("queue", "lock", "mails").err
+
+
 def test_lock_and_unlock_by_holder(run: Run, store: QueueStore) -> None:
+    store.queue("mails").put(1)
     assert run("queue", "lock", "mails", "--reason", "lunch").out == "mails is locked by operator (lunch)\n"
     run("queue", "lock", "mails", "--holder", "billing")
     assert {lock.holder for lock in store.queue("mails").locks()} == {"operator", "billing"}

@@ -33,7 +33,7 @@ from penstock.cli.reading import name as read_name
 from penstock.cli.recording import record
 from penstock.cli.watching import watchable
 from penstock.clock import SECOND, Micros
-from penstock.errors import BadInput
+from penstock.errors import BadInput, EntryNotFound
 from penstock.queue.entry import Counts, Entry, HistoryRow
 from penstock.queue.queue import OPERATOR
 from penstock.queue.queues import QueueStore
@@ -241,16 +241,21 @@ def lock(
     url: Url,
     holder: Annotated[str, typer.Option(help="On whose behalf.")] = OPERATOR,
     reason: Annotated[str, typer.Option(help="Why, for people who look at it.")] = "",
+    create: Annotated[bool, typer.Option("--create", help="Also a queue that does not exist yet.")] = False,
 ) -> None:
     """Stop claims from a queue; work in hand goes on."""
     with open_existing(url) as store:
         queue = store.queue(read_name(name))
-        if not store.queue(name).exists():
-            typer.echo(f"there is no queue {name!r} yet; it is locked now. {suggestion(store, name)}", err=True)
+        if not queue.exists() and not create:
+            hint = f"{suggestion(store, name)}, or add --create to lock it before its first entry."
+            raise EntryNotFound(f"there is no queue {name!r}.", hint=hint)
         before = _holders(store, name)
+        former = [lock.reason for lock in store.locks(name) if lock.holder == holder and lock.reason != reason]
         queue.lock(holder=read_name(holder, "holder"), reason=reason)
         record(store, "lock", name, _locked(before), _locked(_holders(store, name)), why=reason)
         typer.echo(f"{name} is locked by {_holders(store, name)}")
+        if former:
+            typer.echo(f"the reason of {holder} was {former[0] or 'not given'!r} before and is replaced", err=True)
 
 
 @app.command("resume", help="Take one holder's lock away; another name for unlock.")
