@@ -50,6 +50,8 @@ def duration(value: Duration, *, name: str = "duration") -> timedelta:
         text = value.replace(" ", "")
         parts = _PART.findall(text)
         if not parts or "".join(number + unit for number, unit in parts) != text:
+            if text.startswith("-") and _PART.match(text[1:]):
+                raise BadInput(f"{name} {value!r} is negative.", hint="Pass zero or more.")
             raise BadInput(
                 f"{name} {value!r} is not a duration.",
                 hint='Write it as "500ms", "30s", "45m", "1h30m" or "7d"; in Python a timedelta will do.',

@@ -9,7 +9,7 @@ import msgspec
 
 from penstock.clock import duration
 from penstock.errors import BadInput
-from penstock.names import check_space
+from penstock.names import check_space, did_you_mean
 
 DURABILITIES = ("durable", "fast")
 LONGEST_SECONDS = 86_400
@@ -72,18 +72,21 @@ class Location(msgspec.Struct, frozen=True):
     def reject_unknown_options(self, known: frozenset[str] = frozenset()) -> None:
         """Raise for an option that the store does not know: a typing slip must not be silent."""
         for name in self.options.keys() - known:
-            all_known = ", ".join(sorted(known | {"space", "durability"}))
-            raise BadInput(f"option {name!r} in {self.masked} is unknown.", hint=f"Known options: {all_known}.")
+            names = sorted(known | {"space", "durability"})
+            raise BadInput(
+                f"option {name!r} in {self.masked} is unknown.",
+                hint=f"{did_you_mean(name, names)}Known options: {', '.join(names)}.",
+            )
 
 
-def read_url(url: str) -> Location:
-    """Split a store URL into its parts. Raises ``BadInput`` if it cannot be read."""
+def read_url(url: str, example: str = "sqlite:///shop.db") -> Location:
+    """Split a store URL into its parts. Raises ``BadInput`` with an example if it cannot be read."""
     if not isinstance(url, str) or "://" not in url:
-        raise BadInput(f"{url!r} is not a store URL.", hint='Write it as "sqlite:///shop.db" or "memory://".')
+        raise BadInput(f"{url!r} is not a store URL.", hint=f'Write it as "{example}" or "memory://".')
     try:
         parts = urlsplit(url)
     except ValueError as cause:
-        raise BadInput(f"{url!r} is not a store URL: {cause}.", hint='Write it as "sqlite:///shop.db".') from cause
+        raise BadInput(f"{url!r} is not a store URL: {cause}.", hint=f'Write it as "{example}".') from cause
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     space = check_space(options.pop("space", "penstock"))
     durability = options.pop("durability", "durable")

@@ -61,9 +61,15 @@ def open_logs(url: str, *, clock: Clock | None = None) -> LogStore:
     """Open the log store behind a URL, for example ``"file:///var/lib/shop/logs"``; ``clock`` is for tests."""
     from penstock.log.store import LogStore
 
-    location = read_url(url)
+    location = read_url(url, f"file://{_folder_in(url)}")
     module = store_module(location, LOG_STORES, "log")
     return LogStore(module.open_driver(location, clock or SystemClock()), url)
+
+
+def _folder_in(url: object) -> str:
+    """The folder that was meant by what is not a URL, for a hint."""
+    path = url.removeprefix("file:") if isinstance(url, str) else ""
+    return path if path and ":" not in path else "logs"
 
 
 def store_module(location: Location, known: dict[str, _Place], kind: str) -> Any:

@@ -80,6 +80,12 @@ def test_bad_durations_say_what_and_how(bad: object) -> None:
     assert caught.value.hint
 
 
+@pytest.mark.parametrize("text", ["-5s", "- 5s", "-1h30m"])
+def test_a_negative_text_is_called_negative(text: str) -> None:
+    with pytest.raises(BadInput, match=f"delay '{text}' is negative. Pass zero or more."):
+        duration(text, name="delay")
+
+
 @given(st.timedeltas(min_value=timedelta(0), max_value=timedelta(days=100_000)))
 def test_timedeltas_are_kept_to_the_microsecond(value: timedelta) -> None:
     assert timedelta(microseconds=duration_micros(value)) == value

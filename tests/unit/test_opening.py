@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from penstock import PenstockError, open_queues, opening
+from penstock import PenstockError, open_logs, open_queues, opening
 from penstock.errors import BadInput, CannotOpen, MissingExtra, UnknownScheme
 from penstock.location import read_url
 from penstock.testing import FakeClock
@@ -46,6 +46,22 @@ def test_what_is_no_url(url: object) -> None:
     with pytest.raises((BadInput, UnknownScheme)) as caught:
         open_queues(url)  # type: ignore[arg-type]
     assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("url", "meant"),
+    [("logs", "file://logs"), ("file:logs", "file://logs"), ("/var/logs", "file:///var/logs"), ("", "file://logs"),
+     (None, "file://logs"), ("C:logs", "file://logs")],
+)  # fmt: skip
+def test_a_folder_that_is_no_url_of_a_log_store_becomes_one_in_the_hint(url: object, meant: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        open_logs(url)  # type: ignore[arg-type]
+    assert caught.value.hint == f'Write it as "{meant}" or "memory://".'
+
+
+def test_a_slip_in_an_option_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"option 'durabilty' in .* is unknown. Did you mean durability\? Known"):
+        open_queues(f"sqlite:///{tmp_path}/shop.db?durabilty=fast")
 
 
 def test_an_unknown_scheme_lists_the_known_ones() -> None:

@@ -35,6 +35,7 @@ from penstock.errors import (
 )
 from penstock.location import Location
 from penstock.log.record import Partition
+from penstock.names import did_you_mean
 
 # Penstock's options. Every other option with a dot, and those in PLAIN, go to librdkafka as they are.
 OURS = frozenset({"default.replication.factor", "subscribe.disable", "timeout", "record_limit"})
@@ -389,10 +390,10 @@ def _driver_options(location: Location) -> dict[str, str]:
         if name in OURS:
             continue
         if "." not in name and name not in PLAIN:
-            known = ", ".join(sorted(OURS))
+            meant, known = did_you_mean(name, (*OURS, "durability", "space")), ", ".join(sorted(OURS))
             raise BadInput(
                 f"option {name!r} in {location.masked} is unknown.",
-                hint=f"Known: {known}, and the options of librdkafka by their names.",
+                hint=f"{meant}Known: {known}, and the options of librdkafka by their names.",
             )
         given[name] = value
     return given
