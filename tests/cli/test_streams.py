@@ -89,6 +89,7 @@ def test_run_until_a_signal(url: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "penstock", "stream", "run", "flows:words", url]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as child:
         assert child.stderr is not None
+        assert "topology words reads the log words, which was not there" in child.stderr.readline()
         assert "words runs: count" in child.stderr.readline()
         with penstock.open_logs(url) as logs:
             logs.log("words", str).append("a", key="a")

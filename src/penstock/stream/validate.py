@@ -9,6 +9,7 @@ from penstock.errors import BadInput, Conflict, Undecodable
 from penstock.log.partitioner import partitioner
 from penstock.log.routing import check_codec
 from penstock.log.store import LogStore
+from penstock.names import did_you_mean
 from penstock.policy import Batching
 from penstock.stream.columns import Columns, check_columns, value_type
 from penstock.stream.computation import Policy
@@ -182,7 +183,15 @@ class ResolvedTopology:
 
     def _create(self, store: LogStore) -> None:
         for name, count in self.partitions.items():
+            is_input = not self.topology.all_writers(name)
+            known = store.names() if is_input and not store.exists(name) else None
             store.create(name, count)
+            if known is not None:
+                logger.warning(
+                    "topology %s reads the log %s, which was not there in %s; it was created, empty. %s",
+                    self.topology.name, name, store.name,
+                    f"{did_you_mean(name, known)}Create logs before you start a runner.",
+                )  # fmt: skip
         for node in self.topology.elsewhere.values():
             if has_reports(node):
                 make_low_log(store, node.name)

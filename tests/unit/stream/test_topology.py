@@ -44,6 +44,29 @@ def chain(*names: str) -> Topology:
     return made
 
 
+def missing_inputs(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if "was not there" in record.getMessage()]
+
+
+def test_an_input_log_that_a_runner_has_to_create_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    with penstock.open_logs("memory://") as logs:
+        logs.create("s00")
+        for _ in range(2):
+            with LocalRunner(chain("a", "b"), logs):
+                assert logs.exists("s0")
+    [told] = missing_inputs(caplog)
+    assert told.startswith("topology test reads the log s0, which was not there in memory://; it was created, empty.")
+    assert "empty. Did you mean s00? Create logs before you start a runner." in told
+
+
+def test_logs_that_are_there_and_logs_between_computations_are_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    with penstock.open_logs("memory://") as logs:
+        logs.create("s0")
+        with LocalRunner(chain("a", "b"), logs):
+            assert {"s0", "s1", "s2"} <= set(logs.names())
+    assert missing_inputs(caplog) == []
+
+
 class TestRefused:
     @pytest.mark.parametrize(
         ("make", "says"),
