@@ -14,7 +14,7 @@ export PYTHON JOBS
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):[^#]*## */  make \1\t/' | expand -t 16
 
-demo:  ## a shop behind the dashboard, until Ctrl-C; ARGS=--once: all examples one after the other; ARGS=--spark: on Spark too
+demo:  ## a shop behind the dashboard, until Ctrl-C; ARGS=--once: all examples one after the other; ARGS="--port N"; ARGS=--spark: on Spark too
 	@tools/setup.sh .venv demo
 	@tools/demo.sh .venv $(ARGS)
 

@@ -9,6 +9,7 @@ import logging
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -25,6 +26,7 @@ from penstock.stream import LocalRunner
 
 HERE = Path(__file__).resolve().parent
 PAGES = ("Home", "Cart", "Search", "Checkout")
+PORT = 8080
 CARRIER_WORKS, CARRIER_FAILS = 18, 12  # seconds
 console = Console(highlight=False)
 
@@ -33,9 +35,13 @@ def main() -> int:
     """Start everything, print the address, stay until Ctrl-C."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--data", type=Path, default=Path("demo-data") / f"live-{datetime.now():%Y%m%d-%H%M%S}")  # noqa: DTZ005
-    options.add_argument("--port", type=int, default=8080, help="of the dashboard; 0 takes a free one")
+    options.add_argument("--port", type=int, default=None, help="of the dashboard; 0 takes a free one")
     options.add_argument("--seconds", type=float, default=None, help="end after so many seconds")
     given = options.parse_args()
+    if given.port is None:
+        given.port = PORT if is_free(PORT) else 0
+    elif not is_free(given.port):
+        options.error(f"port {given.port} is taken; choose another one, or 0 for a free one")
     given.data.mkdir(parents=True)
     os.environ["SHOP_DATA"] = str(given.data.absolute())
     sys.path.insert(0, str(HERE))
@@ -58,10 +64,20 @@ def main() -> int:
         console.print(f"\nOpen the dashboard: [bold]{address}[/]   (Ctrl-C ends the demo)\n")
         console.print("Find out why a mail failed, and replay it. Watch the circuit [b]carrier[/] open and close.")
         console.print("Look at the topology [b]clicks[/]. Lock a queue. The same from a shell:\n")
-        console.print(f"  {Path(sys.executable).parent / 'penstock'} top --url sqlite:///{given.data / 'shop.db'}\n")
+        command = f"  {Path(sys.executable).parent / 'penstock'} top --url sqlite:///{given.data / 'shop.db'}\n"
+        console.print(command, soft_wrap=True)  # to be copied: a line break of ours would cut it in two
         work(shop, stop, given.seconds)
     console.print(f"Ended. What was stored is in {given.data}")
     return 0
+
+
+def is_free(port: int) -> bool:
+    """Whether the dashboard can listen at this port."""
+    try:
+        socket.create_server(("127.0.0.1", port)).close()
+    except OSError:
+        return False
+    return True
 
 
 def serve(running: ExitStack, given: argparse.Namespace) -> str:
