@@ -1,6 +1,8 @@
 """Every page of the documentation does what it says."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -50,6 +52,15 @@ def test_the_quick_start_is_short_and_has_all_three_concepts() -> None:
     text = (ROOT / "docs" / "quickstart.md").read_text()
     assert len([line for line in text.splitlines() if line.strip()]) <= 60
     assert all(name in text for name in ("open_queues", "open_logs", "Topology"))
+
+
+def test_the_programs_of_the_quick_start_run_each_by_itself(tmp_path: Path) -> None:
+    """In one folder, one after the other, as a reader runs them from files."""
+    for kind, title, _, text in steps(ROOT / "docs" / "quickstart.md"):
+        if kind == "python":
+            path = tmp_path / (title or "program.py")
+            path.write_text(text)
+            subprocess.run([sys.executable, str(path)], cwd=tmp_path, check=True, timeout=50)
 
 
 def test_every_page_is_in_the_navigation() -> None:
