@@ -73,6 +73,7 @@ class TestPages:
             assert shop.get(path).status_code == 200, path
         overview = shop.get("/").text
         assert "invoices.render has 5 dead letters." in overview
+        assert re.search(r"Done, last 5 min</div><div class=\"v\">[\d.,]+<small>/min</small>", overview)
         assert "FileNotFoundError: eu/vat-2027.html" in overview
         assert "web-1" in overview
         assert "digest" in overview

@@ -208,6 +208,7 @@ def _figures(counts: list[Counts], tallies: list[Tally], workers: list[KnownWork
     )
     live = [worker for worker in workers if worker.state != "lost"]
     return {
+        "recent": RECENT,
         "done": recent.done / RECENT,
         "hour_done": hour.done,
         "hour_dead": hour.dead,
