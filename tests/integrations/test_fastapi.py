@@ -36,6 +36,16 @@ def test_an_order_is_handled_in_the_applications_own_loop(shop: TestClient, even
     eventually(lambda: fastapi_shop.sent == ["ann@example.org"])
 
 
+def test_the_worker_of_the_lifespan_runs_sync_handlers_too(eventually: Callable[..., None]) -> None:
+    queues = penstock.Queues()
+    mails = queues.queue("mails", str)
+    sent: list[str] = []
+    mails.add_handler(sent.append)
+    with TestClient(FastAPI(lifespan=lifespan(queues, "memory://", worker=True))):
+        mails.put("dear ann")
+        eventually(lambda: sent == ["dear ann"])
+
+
 def test_operations_ask_the_applications_own_dependencies(shop: TestClient) -> None:
     assert shop.get("/ops/v1/queues").status_code == 403
     assert shop.get("/ops/").status_code == 403

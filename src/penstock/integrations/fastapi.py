@@ -49,8 +49,9 @@ def lifespan(
     """Make the lifespan of an application: the queues are open while it serves.
 
     ``url`` may be a function, called when the application starts. With ``worker`` the handlers run in the application's
-    own event loop; ``options`` are those of ``penstock.Worker``. ``inside`` is a lifespan of your own: it begins after
-    the queues are open and before the worker starts, and what it yields is the application's state.
+    process: async ones in its event loop, sync ones in threads. ``options`` are those of ``penstock.Worker``.
+    ``inside`` is a lifespan of your own: it begins after the queues are open and before the worker starts, and what it
+    yields is the application's state.
     """
     if options and not worker:
         raise BadInput(
