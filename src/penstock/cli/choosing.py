@@ -19,7 +19,7 @@ from penstock.requests.item import masked_payload
 
 Ids = Annotated[
     list[str] | None,
-    typer.Argument(metavar="ID", help="Entries by id, or by the beginning or end of it if no other has that."),
+    typer.Argument(metavar="ID", help="Entries by id, or by the end or beginning of it if no other has that."),
 ]
 Label = Annotated[
     list[str] | None, typer.Option(metavar="K=V", help="Those with this label; may be repeated, all must be there.")
