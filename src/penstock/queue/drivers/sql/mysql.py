@@ -91,7 +91,7 @@ class MysqlServer:
 
     overlaps_round_trips = False  # the second would wait for the locks of the first
     joins_trips = False  # its messages end the transaction they are in
-    trips_keep_results = False
+    trips_keep_results = True
 
     driver = "PyMySQL"
     joins_async = False

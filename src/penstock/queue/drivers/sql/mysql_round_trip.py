@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from base64 import b64encode
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from penstock.queue.drivers.sql.rows import Ref, is_linked, read_map, write_map
 from penstock.queue.drivers.sql.session import Session
 from penstock.queue.drivers.sql.statements import Catalogue
 from penstock.queue.entry import Entry, Lease
-from penstock.queue.protocol import Claimed, ClaimRequest, NewEntry, PutResult, Step
+from penstock.queue.protocol import Claimed, ClaimRequest, Ending, NewEntry, PutResult, Step
 
 _NO_VALUE, _TAKEN = 1048, 1062
 
@@ -27,7 +28,11 @@ def add_round_trips(catalogue: Catalogue) -> None:
     settle: Any = catalogue.statements["settle_done"]
     claim: Any = catalogue.statements["claim_plain"]
     begin: Any = catalogue.dialect.statement("START TRANSACTION")
+    keep: Any = catalogue.statements["keep_results_of_held"]
+    counted = next(place for place, part in enumerate(settle.parts, 1) if "@penstock_settled" in part.text)
     catalogue.add("settle_and_claim", Script(settle.parts + claim.parts))
+    settle_and_keep = settle.parts[:counted] + keep.parts + settle.parts[counted:]
+    catalogue.add("settle_keep_and_claim", Script(settle_and_keep + claim.parts))
     catalogue.add("only_claim", Script(begin.parts + claim.parts))
 
 
@@ -81,9 +86,11 @@ def round_trip(
         hint = None
     endings = [step.endings[0] for step in steps]
     refs: list[Ref] = [ending.lease.ref for ending in endings]
+    results = _results(endings)
+    settling = "settle_keep_and_claim" if results else "settle_and_claim"
     try:
         rows = session.rows(
-            "settle_and_claim" if steps else "only_claim", now=session.fixed_now,
+            settling if steps else "only_claim", now=session.fixed_now, results=results,
             claims=list({ref.claim for ref in refs}), seqs=[ref.seq for ref in refs],
             endings=[(ending.lease.ref.seq, ending.started_us) for ending in endings],
             queue=source.name, node=claim.node, limit=limit, max_attempts=source.attempts,
@@ -110,6 +117,17 @@ def round_trip(
     soon = bool(entries or steps or hint is not None)
     next_us = now if soon else next_at
     return Trip(settled, Claimed(entries, next_us), now)
+
+
+def _results(endings: Sequence[Ending]) -> list[tuple[Any, ...]]:
+    """What handlers returned, as rows of JSON."""
+    return [
+        (
+            ending.lease.ref.seq, ending.lease.entry, result.generation, result.codec, result.kept_us,
+            b64encode(result.value).decode(),
+        )
+        for ending in endings if (result := ending.result) is not None
+    ]  # fmt: skip
 
 
 def peek(session: Session, claim: ClaimRequest) -> Trip | None:

@@ -19,7 +19,7 @@ from penstock.queue.protocol import Find
 MOST_BYTES = 1_000_000  # of one statement that inserts many rows
 _PARAMETER = re.compile(r"%\((\w+)\)s")
 _LISTED = re.compile(r"\bIN %\((\w+)\)s")
-_VALUES = re.compile(r"(INSERT\b.*?\bVALUES)\s*(\(.*\))", re.DOTALL)
+_VALUES = re.compile(r"((?:INSERT|REPLACE)\b.*?\bVALUES)\s*(\(.*\))", re.DOTALL)
 _DUPLICATE = re.compile(r"Duplicate entry '(.*)-0' for key")
 _TAKEN = 1062
 
@@ -70,7 +70,7 @@ class Cursor:
             self.execute(text)
 
     def messages(self, head: str, rows: Iterable[str]) -> Iterator[tuple[str, int]]:
-        """An INSERT of many rows as messages that the server takes, with the number of rows in each."""
+        """An INSERT or REPLACE of many rows as messages that the server takes, with the number of rows in each."""
         size = 0
         batch: list[str] = []
         for row in rows:

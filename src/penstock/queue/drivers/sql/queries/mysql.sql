@@ -247,6 +247,14 @@ STRAIGHT_JOIN {space}_claims c FORCE INDEX (PRIMARY) ON c.record = k.record SET 
 DELETE c FROM json_table(coalesce(@penstock_left, '[]'), '$[*]' COLUMNS (record bigint PATH '$[0]')) k
 STRAIGHT_JOIN {space}_claims c FORCE INDEX (PRIMARY) ON c.record = k.record WHERE c.size = 0
 
+-- name: keep_results_of_held
+-- What handlers returned; a part of the message of settle_done, for the entries that it ends.
+REPLACE INTO {space}_results (id, generation, codec, until, value)
+SELECT g.id, g.generation, g.codec, @penstock_now + g.kept, from_base64(g.value)
+FROM json_table(%(results)s, '$[*]' COLUMNS (seq bigint PATH '$[0]', id varchar(64) PATH '$[1]', generation int PATH '$[2]',
+    codec varchar(64) PATH '$[3]', kept bigint PATH '$[4]', value longtext PATH '$[5]')) g
+STRAIGHT_JOIN {space}_held h FORCE INDEX (PRIMARY) ON h.seq = g.seq WHERE h.claim IN %(claims)s AND h.linked = 0
+
 -- name: claim_plain
 -- Claims the next entries of one plain queue.
 --
