@@ -12,7 +12,17 @@ from penstock.queue import refusals
 from penstock.queue.drivers.redis.bodies import ITEM, PREFIX, SIGN, exact, pack, read_meta
 from penstock.queue.drivers.redis.serialization import Reply, new_entry, refusal, write_ending
 from penstock.queue.entry import Entry, Lease
-from penstock.queue.protocol import Claimed, ClaimRequest, DocumentWrite, Ending, NewEntry, PutResult, Step, StepDone
+from penstock.queue.protocol import (
+    Claimed,
+    ClaimRequest,
+    DocumentWrite,
+    Ending,
+    NewEntry,
+    NewResult,
+    PutResult,
+    Step,
+    StepDone,
+)
 
 ARGUMENTS_FROM = 3  # where payloads begin among a function's arguments, counted as Lua does
 _DONE = StepDone()
@@ -21,7 +31,7 @@ _DONE = StepDone()
 class _Group:
     """Plain successes of one claim, which end together."""
 
-    __slots__ = ("claim", "fences", "indexes", "seqs", "starts")
+    __slots__ = ("claim", "fences", "indexes", "results", "seqs", "starts")
 
     def __init__(self, claim: str) -> None:
         self.claim = claim
@@ -29,13 +39,24 @@ class _Group:
         self.seqs: list[bytes] = []
         self.starts: list[int] = []
         self.fences: list[int] = []
+        self.results: list[tuple[str, NewResult] | None] = []  # what handlers returned, by the id of the entry
 
     def write(self, key: bytes, payloads: list[Any]) -> tuple[Any, ...]:
         """As the function reads it; a packed request cannot hold bytes, so they are added to the arguments."""
         first, count = ARGUMENTS_FROM + len(payloads), len(self.seqs)
         starts, fences = struct.pack(f">{count}q", *self.starts), struct.pack(f">{count}I", *self.fences)
         payloads += (key, b"".join(self.seqs), starts, fences)
-        return first, self.claim
+        if not any(self.results):
+            return first, self.claim
+        kept: list[Any] = []
+        for row in self.results:
+            if row is None:
+                kept.append(False)
+                continue
+            id_, result = row
+            payloads.append(result.value)
+            kept.append((id_, result.generation, result.codec, result.kept_us, ARGUMENTS_FROM + len(payloads) - 1))
+        return first, self.claim, kept
 
 
 class SettleCall:
@@ -95,7 +116,7 @@ class SettleCall:
             return False
         ending = step.endings[0]
         lease = ending.lease
-        if ending.result is not None or ending.outcome != "done" or ending.error is not None or lease.ref is None:
+        if ending.outcome != "done" or ending.error is not None or lease.ref is None:
             return False
         token, key, seq, claim = lease.ref
         if token != lease.token:
@@ -107,6 +128,7 @@ class SettleCall:
         group.seqs.append(seq)
         group.starts.append(lease.claimed_us if ending.started_us is None else ending.started_us)
         group.fences.append(lease.fence)
+        group.results.append(None if ending.result is None else (lease.entry, ending.result))
         return True
 
     def read(self, reply: Reply, now: Micros) -> tuple[list[StepDone | PenstockError], Claimed, list[bool]]:

@@ -40,7 +40,10 @@ function settle.apply_ending(ending)
   local state = ending[4]
   if state == 'done' or state == 'dead' then
     history.finish(e, state, ending[8], ending[5], true)
-    if ending[9] and state == 'done' then outcome.keep(e, ending[9]) end
+    if ending[9] and state == 'done' then
+      local codec, lasting, at = unpack(ending[9], 1, 3)
+      outcome.keep({ e.id, e.generation, codec, lasting, at })
+    end
   else
     settle.give_back(e, ending)
   end
@@ -260,19 +263,28 @@ function settle.record_rows(head, seqs, items, starts)
 end
 
 -- Endings that are all plain successes of one claim: where its key, sequence numbers, starts and fences, all packed,
--- are among the arguments, and the claim's id. 1, or a list of what became of each.
+-- are among the arguments, the claim's id, and for each what its handler returned or false. 1, or a list of what became
+-- of each.
 function settle.finish(group)
-  local first, claim_id = group[1], group[2]
+  local first, claim_id, kept = group[1], group[2], group[3]
   local key, seqs, starts, fences = unpack(ARGS, first, first + 3)
   if work.claims_left[key] then flush() end
-  if settle.finish_plain(key, seqs, starts) then return 1 end
+  if settle.finish_plain(key, seqs, starts) then
+    for i = 1, kept and #kept or 0 do
+      if kept[i] then outcome.keep(kept[i]) end
+    end
+    return 1
+  end
   local results = {}
   for i = 1, #seqs / 6 do
     local field = sub(seqs, 6 * i - 5, 6 * i)
     local started = sunpack('>i8', starts, 8 * i - 7)
     local token = (sunpack('>I4', fences, 4 * i - 3)) .. '-' .. claim_id
     local e = entry.held(field, token)
-    if e then history.finish(e, 'done', nil, started ~= 0 and started, true) end
+    if e then
+      history.finish(e, 'done', nil, started ~= 0 and started, true)
+      if kept and kept[i] then outcome.keep(kept[i]) end
+    end
     results[i] = e and 1 or 0
   end
   return results

@@ -241,10 +241,11 @@ end
 
 local outcome = {}
 
--- Codec, for how long, and which argument is the value.
-function outcome.keep(e, result)
-  local ends = now + result[2]
-  set(work.results, e.id, { ends, pack({ e.generation, result[1], ends }), ARGS[result[3]] })
+-- Id, generation, codec, for how long, and which argument is the value.
+function outcome.keep(result)
+  local id, generation, codec, lasting, at = unpack(result, 1, 5)
+  local ends = now + lasting
+  set(work.results, id, { ends, pack({ generation, codec, ends }), ARGS[at] })
 end
 
 function outcome.write()
