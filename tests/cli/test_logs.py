@@ -1,6 +1,7 @@
 """``penstock log`` on a real folder of logs."""
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -76,6 +77,93 @@ def test_what_a_typed_reader_could_not_read_is_not_appended(run: Run, folder: st
     assert run("append", "visits", "--raw", "--from-json", given='{"bytes": "aGVsbG8="}\n')[0] == 0
     assert run("append", "visits", "--raw", "--from-json", given='{"bytes": "%"}\n')[0] == 2
     assert payloads() == [b"1", b"hello", b"hello"]
+
+
+TYPES = """
+import msgspec
+import penstock
+
+class Click(msgspec.Struct):
+    user: str
+    count: int = 1
+
+@penstock.versioned(lambda old: {"user": old["name"]})
+class Visit(msgspec.Struct):
+    user: str
+
+an_int = 5
+"""
+
+
+@pytest.fixture
+def types(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "shop_types.py").write_text(TYPES)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    sys.modules.pop("shop_types", None)
+
+
+@pytest.mark.usefixtures("types")
+class TestAppendOfAType:
+    def payloads(self, folder: str) -> list[bytes]:
+        with penstock.open_logs(folder) as store:
+            return [record.payload for record in store.log("clicks", bytes).records(0)]
+
+    def test_what_readers_of_the_type_can_read_is_taken_as_it_is(self, run: Run, folder: str) -> None:
+        run("create", "clicks")
+        assert run("append", "clicks", "--type", "shop_types:Click", '{"user":  "ann"}')[0] == 0
+        assert run("append", "clicks", "--type", "shop_types:Click", given='{"user": "bob", "count": 2}\n')[0] == 0
+        row = '{"value": {"user": "eve"}}\n'
+        assert run("append", "clicks", "--type", "shop_types:Click", "--from-json", given=row)[0] == 0
+        assert self.payloads(folder) == [b'{"user":  "ann"}', b'{"user": "bob", "count": 2}', b'{"user": "eve"}']
+
+    @pytest.mark.parametrize(
+        ("value", "field"),
+        [('{"user": "ann", "count": "many"}', "$.count"), ('{"count": 1}', "`user`"), ("5", "object")],
+    )
+    def test_anything_else_is_refused_with_its_field(self, run: Run, folder: str, value: str, field: str) -> None:
+        run("create", "clicks")
+        good = '{"user": "ann"}'
+        code, said = run("append", "clicks", "--type", "shop_types:Click", good, value)
+        assert (code, "record 2 cannot be read as Click" in said, field in said) == (2, True, True), said
+        assert self.payloads(folder) == [], "all of them are checked first"
+        code, said = run("append", "clicks", "--type", "shop_types:Click", given=f"{good}\n{value}\n")
+        assert (code, "(those before it were appended)" in said, field in said) == (2, True, True), said
+        code, said = run("append", "clicks", "--type", "shop_types:Click", "--from-json", given=f'{{"value": {value}}}')
+        assert (code, field in said) == (2, True), said
+        assert self.payloads(folder) == [good.encode()]
+        assert run("append", "clicks", value)[0] == 0, "any JSON without a type"
+
+    def test_a_log_of_bytes_too(self, run: Run, folder: str) -> None:
+        with penstock.open_logs(folder) as store:
+            store.create("clicks", codec="bytes")
+        assert run("append", "clicks", "--type", "shop_types:Click", "hello")[0] == 2
+        assert run("append", "clicks", "--type", "builtins:bytes", "hello")[0] == 0
+
+    def test_of_versions(self, run: Run, folder: str) -> None:
+        run("create", "clicks")
+        assert run("append", "clicks", "--type", "shop_types:Visit", '{"name": "ann"}')[0] == 0, "version 1"
+        code, said = run("append", "clicks", "--type", "shop_types:Visit", '{"user": "ann"}')
+        assert (code, "record 1 cannot be read as Visit" in said, "version 1" in said) == (2, True, True), said
+        assert run("append", "clicks", "--type", "shop_types:Visit", '{"$version": 2, "user": "ann"}')[0] == 0
+
+    @pytest.mark.parametrize(
+        ("name", "said"),
+        [
+            ("Click", "does not name a type"),
+            ("shop_types:Clack", "has no 'Clack'"),
+            ("nowhere_at_all:Click", "no module 'nowhere_at_all'"),
+            ("shop_types:an_int", "5"),
+        ],
+    )
+    def test_names_of_types(self, run: Run, name: str, said: str) -> None:
+        run("create", "clicks")
+        code, out = run("append", "clicks", "--type", name, "1")
+        assert (code, said in out, "Traceback" in out) == (2, True, False), out
+
+    def test_raw_is_of_no_type(self, run: Run) -> None:
+        run("create", "clicks")
+        assert run("append", "clicks", "--type", "shop_types:Click", "--raw", "1")[0] == 2
 
 
 @pytest.mark.parametrize("depth", [256, 5000])

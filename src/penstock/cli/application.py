@@ -64,6 +64,20 @@ def load(name: str, *, url: str | None = None, is_url_asked: bool = False, verbo
     return target
 
 
+def load_type(name: str) -> Any:
+    """The payload type that ``MODULE:TYPE`` names."""
+    module_name, colon, path = name.partition(":")
+    if not colon or not module_name or not path:
+        raise BadInput(f"{name!r} does not name a type.", hint="Write it as MODULE:TYPE, such as shop.events:Click.")
+    import_from_here()
+    target = _imported(module_name, verbose=False)
+    for part in path.split("."):
+        if not hasattr(target, part):
+            raise BadInput(f"{module_name!r} has no {path!r}.", hint="Name a type of that module.")
+        target = getattr(target, part)
+    return target
+
+
 def _opened(queues: Queues, name: str, url: str | None) -> QueueStore:
     if queues.is_open:
         return queues.store

@@ -12,15 +12,16 @@ import msgspec
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from penstock.cli.application import load_type
 from penstock.cli.completing import group_names, log_names
 from penstock.cli.help import App
 from penstock.cli.opened import AsJson, Yes
 from penstock.cli.printing import add, console, count, print_json, span, table
-from penstock.cli.record_lines import check_json, lines_of_input, print_record, read_line, read_time
+from penstock.cli.record_lines import check_json, check_typed, lines_of_input, print_record, read_line, read_time
 from penstock.cli.recording import record_for_logs
 from penstock.cli.watching import watchable
 from penstock.clock import duration_micros, from_micros
-from penstock.codec import BYTES
+from penstock.codec import BYTES, codec_for
 from penstock.errors import BadInput, CannotOpen
 from penstock.location import read_url
 from penstock.log.maintenance.copy import LogCopy
@@ -231,8 +232,14 @@ def append(  # noqa: PLR0917 - typer reads options from the arguments
     partition: Annotated[int | None, typer.Option(help="The partition of all of them.")] = None,
     from_json: Annotated[bool, typer.Option("--from-json", help="Lines as `cat --json` prints them.")] = False,
     raw: Annotated[bool, typer.Option("--raw", help="Take any text as it is, for readers of bytes.")] = False,
+    type_: Annotated[
+        str, typer.Option("--type", metavar="MODULE:TYPE", help="Take only what readers of this type can read.")
+    ] = "",
 ) -> None:
     """Append records: JSON, as typed readers expect it."""
+    if raw and type_:
+        raise BadInput("--raw takes any text, and --type takes only one type.", hint="Use one of the two.")
+    codec = codec_for(load_type(type_)) if type_ else None
     with open_existing(url) as store:
         known(store, name)
         any_text = raw or store.settings(name).codec == BYTES
@@ -241,6 +248,7 @@ def append(  # noqa: PLR0917 - typer reads options from the arguments
                 values, 1
             ):  # check all of them first, so that a refused one leaves nothing behind
                 check_json(value, f"record {number}")
+                check_typed(os.fsencode(value), codec, f"record {number}")
         number = 0
         with store.appender(name, bytes) as out:
             for line in values or lines_of_input():
@@ -249,6 +257,7 @@ def append(  # noqa: PLR0917 - typer reads options from the arguments
                     row = read_line(line, what)
                     if not any_text:
                         row.check(what)
+                    check_typed(row.payload(what), codec, what)
                     out.append(
                         row.payload(what), key=row.key, headers=row.headers or None, timestamp=read_time(row.time),
                         partition=partition if partition is not None else row.partition,
@@ -256,6 +265,7 @@ def append(  # noqa: PLR0917 - typer reads options from the arguments
                 else:
                     if not any_text:
                         check_json(line, what)
+                    check_typed(os.fsencode(line), codec, what)
                     out.append(os.fsencode(line), key=key or None, partition=partition)
                 number += 1
         if number:

@@ -16,8 +16,8 @@ import typer
 
 from penstock.cli.printing import preview
 from penstock.clock import Micros, check_time, from_micros
-from penstock.codec import MOST_DEPTH, depth_of
-from penstock.errors import BadInput
+from penstock.codec import MOST_DEPTH, Codec, depth_of
+from penstock.errors import BadInput, Undecodable, WrongType
 from penstock.log.record import Record
 
 FROM_CAT = "Give lines that `cat --json` printed."
@@ -93,6 +93,20 @@ def check_json(text: str, what: str) -> None:
         ) from cause
     if is_too_deep:
         raise _too_deep(what)
+
+
+def check_typed(payload: bytes, codec: Codec[Any] | None, what: str) -> None:
+    """Refuse what readers of a type could not read; without a codec nothing."""
+    if codec is None:
+        return
+    try:
+        codec.decode(payload)
+    except Undecodable as error:
+        cause = error.__cause__
+        why = f"{' '.join(str(cause).split())}." if isinstance(cause, msgspec.MsgspecError) else error.message
+        raise WrongType(
+            f"{what} cannot be read as {codec.type_name}: {why}", hint="Correct it, or leave --type out."
+        ) from error
 
 
 def _too_deep(what: str) -> BadInput:
