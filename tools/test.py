@@ -57,7 +57,7 @@ GROUPS = (
     # One process, one Spark session for all of them.
     Group("spark", ("spark",)),
 )
-# Folders with a command of their own (`make faults`, which also runs the tests marked so in tests/spark).
+# Folders with a command of their own (`make faults`, which also runs the tests marked so in other folders).
 ELSEWHERE = {"faults"}
 
 NO_TESTS = 5  # exit code of pytest: it found nothing to run

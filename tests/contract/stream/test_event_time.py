@@ -1,5 +1,6 @@
 """Event time on local runners: whoever runs when and at whatever speed, results are those of the definitions."""
 
+import contextlib
 import os
 import random
 import signal
@@ -111,5 +112,45 @@ def test_several_processes_come_to_the_same(
             time.sleep(rng.choice([0, 0.2, 0.5]))
             os.kill(rng.choice(runner._processes).pid, signal.SIGKILL)
         event_time.feed(case, logs, 0.5, 1.0, rng)
+        assert runner.drain("60s", final=True), runner.status()
+        event_time.check(case, logs)
+
+
+MORE_SEEDS = [pytest.param(seed, marks=pytest.mark.faults) for seed in range(3, 20)]
+
+
+@pytest.mark.parametrize("seed", [*range(max(3, EXAMPLES)), *MORE_SEEDS[max(0, EXAMPLES - 3) :]])
+def test_silence_in_several_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Partitions become silent while processes are killed, stopped and started late."""
+    monkeypatch.setenv("PENSTOCK_CASE", str(seed))
+    monkeypatch.setenv("PENSTOCK_CASE_IDLE", "50ms")
+    case = event_time.make_case(seed, idle="50ms")
+    url = KINDS["file"](tmp_path)
+    rng = random.Random(seed)
+    with penstock.open_logs(url) as logs:
+
+        def start(processes: int) -> ProcessRunner:
+            name = "tests.contract.stream.event_time:from_environment"
+            return ProcessRunner(name, logs, url, processes=processes, **case.options).start()
+
+        event_time.create_edges(case, logs)
+        runner = start(2)
+        disturbances = rng.sample(["none", "kill", "kill all", "restart", "late start"], 3)
+        for begin, end, disturbance in zip((0.0, 0.3, 0.6), (0.3, 0.6, 1.0), disturbances, strict=True):
+            time.sleep(rng.choice([0, 0.1, 0.3]))  # all partitions may have become silent
+            event_time.feed_times(case, logs, begin, end)
+            time.sleep(rng.choice([0, 0.1]))
+            if disturbance.startswith("kill"):
+                count = len(runner._processes) if disturbance == "kill all" else 1
+                for process in rng.sample(runner._processes, count):
+                    with contextlib.suppress(ProcessLookupError):  # the one before is not started again yet
+                        os.kill(process.pid, signal.SIGKILL)
+            elif disturbance == "restart":
+                runner.shutdown() if rng.random() < 0.5 else runner.stop()
+                runner = start(rng.choice([1, 2]))
+            elif disturbance == "late start":  # it takes some of the partitions, and gives them back
+                other = start(1)
+                time.sleep(rng.choice([0, 0.3]))
+                other.shutdown() if rng.random() < 0.5 else other.stop()
         assert runner.drain("60s", final=True), runner.status()
         event_time.check(case, logs)
