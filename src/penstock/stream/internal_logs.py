@@ -30,7 +30,7 @@ from penstock.stream.engine.changelog import (
 from penstock.stream.engine.state_store import Entry
 from penstock.stream.engine.task import Task
 from penstock.stream.engine.watermark import END, LOWEST
-from penstock.stream.engine.watermark_log import ALL, Ends, WatermarkReport, decoded, encoded, low_log
+from penstock.stream.engine.watermark_log import ALL, Ends, WatermarkReport, decoded, encoded, is_read, low_log
 from penstock.stream.topology import Node, Topology
 
 STATE_SEGMENT = 4 * 1024 * 1024
@@ -208,9 +208,9 @@ def begin_reports(store: LogStore, topology: Topology, node: Node, tasks: int) -
     ]
     if not last:
         ends: Ends = {stream: [] for stream in node.outputs.values()}
-        is_read = any(topology.all_readers(stream) for stream in ends)
+        has_readers = is_read(topology, node)
         begun = [
-            WatermarkReport(task, LOWEST, ends, tasks, topology.name, inputs=inputs, is_read=is_read)
+            WatermarkReport(task, LOWEST, ends, tasks, topology.name, inputs=inputs, is_read=has_readers)
             for task in range(tasks)
         ]
     if begun:

@@ -16,7 +16,7 @@ from penstock.stream.computation import Policy
 from penstock.stream.engine.changelog import check_states, state_log
 from penstock.stream.engine.resolved import InputStream, OutputStream, ResolvedComputation, dead_log
 from penstock.stream.engine.watermark import END
-from penstock.stream.engine.watermark_log import WatermarkReport, Writers, has_reports, low_log, reports_time
+from penstock.stream.engine.watermark_log import WatermarkReport, Writers, has_reports, is_read, low_log, reports_time
 from penstock.stream.internal_logs import (
     batch_log,
     begin_reports,
@@ -117,7 +117,7 @@ class ResolvedTopology:
         if create:
             self._create(store)
             for node in self.order:
-                if has_reports(node):
+                if has_reports(topology, node):
                     begin_reports(store, topology, node, self.tasks[node.name])
             for name in end_former(store, topology):
                 logger.warning("%s left topology %s and still runs; its readers wait for it.", name, topology.name)
@@ -193,12 +193,12 @@ class ResolvedTopology:
                     f"{did_you_mean(name, known)}Create logs before you start a runner.",
                 )  # fmt: skip
         for node in self.topology.elsewhere.values():
-            if has_reports(node):
+            if has_reports(self.topology, node):
                 make_low_log(store, node.name)
         for node in self.order:
             if node.computation.keeps:
                 make_state_log(store, node.name, self.tasks[node.name])
-            if has_reports(node):
+            if has_reports(self.topology, node):
                 make_low_log(store, node.name)
             if node.policy.on_failure == "continue" or node.policy.skip_first:
                 store.create(dead_log(node.name), 1)
@@ -226,6 +226,7 @@ class ResolvedTopology:
             },
             self.writers,
             reports_time(self.topology, node),
+            is_read(self.topology, node),
             store.record_limit,
             store.capabilities.dense,
         )

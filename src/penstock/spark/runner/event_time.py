@@ -138,8 +138,10 @@ class DriverTime:
         if not self._resolved.reports_time:
             return
         streams = tuple(self._node.inputs.values())
-        tasks, topology = self._resolved.tasks, self._resolved.topology
-        self._publishers = {index: WatermarkPublisher(index, tasks, topology, streams) for index in self._tasks}
+        tasks, topology, is_read = self._resolved.tasks, self._resolved.topology, self._resolved.is_read
+        self._publishers = {
+            index: WatermarkPublisher(index, tasks, topology, streams, is_read) for index in self._tasks
+        }
         self._output_ends = ends_of(self._store, self._node.outputs.values())
         last = last_reports(self._store, self._node.name)
         for index, publisher in self._publishers.items():

@@ -39,7 +39,8 @@ class ResolvedComputation(NamedTuple):
     inputs: Mapping[str, InputStream]
     outputs: Mapping[str, OutputStream]
     writers: Writers
-    reports_time: bool  # whether its tasks report event time: others use it, or its state expires by it
+    reports_time: bool  # whether its tasks report event time: others use it, or nothing else stores it
+    is_read: bool  # whether another computation of the topology reads its outputs
     record_limit: int  # the most bytes of a record that the store accepts
     sees_all_commits: bool  # whether readers see a committed record at once, also after a crash
 

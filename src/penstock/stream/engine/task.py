@@ -69,7 +69,7 @@ class Task:
         self.publisher: WatermarkPublisher | None = None
         if resolved.reports_time:
             streams = tuple(node.inputs.values())
-            self.publisher = WatermarkPublisher(index, resolved.tasks, resolved.topology, streams)
+            self.publisher = WatermarkPublisher(index, resolved.tasks, resolved.topology, streams, resolved.is_read)
         self._stores_offsets = not resolved.sees_all_commits and not node.is_source
         self._stored: tuple[dict[str, int], Micros] = ({}, self.watermark.low)  # offsets and watermark
         self._storing = self._stored  # with the checkpoint under way; one that fails has stored nothing
@@ -206,7 +206,7 @@ class Task:
         if self.publisher is None:
             return None
         report = self.publisher.due(now=at_once)
-        if not self.keeps and len(self.watermark.highs) > 1:
+        if not self.keeps and (len(self.watermark.highs) > 1 or self.watermark.reaches):
             # Only this report stores what silence has decided; it goes with the checkpoint that decides it.
             report = self.publisher.remember(self.watermark.low) or report
         return report

@@ -58,21 +58,29 @@ def low_log(computation: str) -> str:
     return f"{computation}.low"
 
 
-def has_reports(node: Node) -> bool:
+def has_reports(topology: Topology, node: Node) -> bool:
     """Whether a computation has a log of reports: one without inputs has no event time of its own."""
-    return not node.is_source and (bool(node.outputs) or _remembers(node))
+    return not node.is_source and (bool(node.outputs) or _remembers(topology, node))
 
 
-def _remembers(node: Node) -> bool:
-    """Whether only reports store what silence has decided: several inputs and no state."""
-    return len(node.inputs) > 1 and not node.computation.keeps
+def is_read(topology: Topology, node: Node) -> bool:
+    """Whether a computation of the topology reads what this one writes."""
+    return any(topology.all_readers(stream) for stream in node.outputs.values())
+
+
+def _remembers(topology: Topology, node: Node) -> bool:
+    """Whether only reports store what silence has decided: no state, and several inputs or one that is computed."""
+    if node.computation.keeps:
+        return False
+    writers = [writer for stream in node.inputs.values() for writer in topology.all_writers(stream)]
+    return len(node.inputs) > 1 or any(not writer.is_source for writer in writers)
 
 
 def reports_time(topology: Topology, node: Node) -> bool:
     """Whether the tasks of a computation report all the time: others use it, or its state expires by it."""
     if node.is_source:
         return False
-    return _remembers(node) or any(topology.all_readers(stream) for stream in node.outputs.values())
+    return _remembers(topology, node) or is_read(topology, node)
 
 
 def encoded(reports: Iterable[WatermarkReport]) -> NewRecords:
@@ -96,12 +104,13 @@ def decoded(payload: bytes, partition: Partition, offset: int) -> WatermarkRepor
 class WatermarkPublisher:
     """What one task has reported, and what it has to report next."""
 
-    def __init__(self, task: int, tasks: int, topology: str, inputs: tuple[str, ...]) -> None:
-        """Nothing was reported yet."""
+    def __init__(self, task: int, tasks: int, topology: str, inputs: tuple[str, ...], is_read: bool = True) -> None:
+        """Nothing was reported yet. ``is_read``: somebody in the topology reads what the computation writes."""
         self._task = task
         self._tasks = tasks
         self._topology = topology
         self._inputs = inputs
+        self._is_read = is_read
         self._published: WatermarkReport | None = None
         self._published_at = float("-inf")
         self._pending: WatermarkReport | None = None
@@ -120,7 +129,8 @@ class WatermarkPublisher:
         """Offer what holds after a checkpoint."""
         low, idle_low, silent = promise
         report = WatermarkReport(
-            self._task, low, ends, self._tasks, self._topology, idle_low, silent, reached, self._inputs
+            self._task, low, ends, self._tasks, self._topology, idle_low, silent, reached, self._inputs,
+            self._is_read,
         )  # fmt: skip
         self._pending = report if self.must_announce or self._is_news(report) else None
 
@@ -144,7 +154,9 @@ class WatermarkPublisher:
         if reached == LOWEST or (before is not None and before.reached >= reached):
             return None
         if before is None:
-            before = WatermarkReport(self._task, LOWEST, {}, self._tasks, self._topology, inputs=self._inputs)
+            before = WatermarkReport(
+                self._task, LOWEST, {}, self._tasks, self._topology, inputs=self._inputs, is_read=self._is_read
+            )
         self._sent = msgspec.structs.replace(before, reached=reached)
         return self._sent
 
