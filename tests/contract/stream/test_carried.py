@@ -15,6 +15,7 @@ from penstock.stream.computation import Computation, computation
 from penstock.stream.engine.watermark import END
 from penstock.stream.engine.watermark_log import WatermarkReport
 from penstock.stream.internal_logs import last_reports
+from penstock.stream.progress import progress_of
 from penstock.stream.topology import Topology
 
 SECOND = 1_000_000
@@ -353,3 +354,178 @@ class TestCarried:
         topology.stream("out", list, partitions=1).add(AtTheEnd).add(Seen)
         drained(runner, topology, checkpoint_records=1, read=1)
         assert values(logs, "out") == [["in time", SECOND], ["in time", SECOND], ["rings", SECOND]]
+
+
+class Plain(Computation):
+    """Two inputs, no state, nobody behind it."""
+
+    name, inputs, outputs, idle = "plain", ("left", "right"), "notes", None
+
+    def process(self, record: Any, ctx: Any) -> None:
+        ctx.produce("notes", record.value)
+
+
+class TestNames:
+    """Computations that have another name in the next run, and streams that several topologies write."""
+
+    @staticmethod
+    def named(name: str) -> Topology:
+        """Two hops, the first of them under a name."""
+
+        def first(record: Any, ctx: Any) -> None:
+            ctx.produce("mid", record.value, key="all")
+
+        topology = Topology("hops").stream("in", int, partitions=2).stream("mid", int, partitions=1)
+        step = computation(name, inputs="in", outputs="mid", idle="1h")(first)
+        return topology.stream("out", list, partitions=1).add(step).add(Seen)
+
+    @pytest.mark.parametrize("ended", ["killed", "stopped", "drained", "final"])
+    def test_a_computation_that_is_renamed_holds_nobody(self, logs: LogStore, runner: Run, ended: str) -> None:
+        put(logs, 0, 10, 30)
+        put(logs, 1, 20)
+        before = runner(self.named("old")).start()
+        wait_until(lambda: len(seen(logs, "in time")) == 3, "all is read")
+        wait_until(lambda: len(reports(logs, "old")) == 2, "both have reported")
+        if ended == "killed":
+            before.shutdown()
+        elif ended == "stopped":
+            assert before.stop()
+        else:
+            assert before.drain("30s", final=ended == "final"), told(before)
+        group = {place: logs.committed("in", "old")[place.index] or 0 for place in logs.partitions("in")}
+        logs.reset("new", group)  # it goes on where the old name was
+        after = runner(self.named("new")).start()
+        wait_until(lambda: {report.low for report in reports(logs, "old").values()} == {END}, "the old name has ended")
+        put(logs, 0, 60)
+        put(logs, 1, 50)
+        wait_until(lambda: seen(logs, "rings") == [10, 20, 30, 50], "the new name decides")
+        assert after.watermark("seen") == from_micros(50 * SECOND)
+        [held_by] = [row.held_by for row in progress_of(logs, self.named("new")) if row.computation == "seen"]
+        assert held_by is not None
+        assert held_by.startswith("partition 1 of new, which is at 1970-01-01T00:00:50")
+        assert seen(logs, "late") == []
+        assert after.drain("30s", final=True), told(after)
+        assert sorted(seen(logs, "in time")) == [10, 20, 30, 50, 60]
+
+    def test_a_renamed_one_that_begins_anew_makes_nothing_early(self, logs: LogStore, runner: Run) -> None:
+        """Without offsets the new name reads everything again: what it writes twice is late, nothing else is."""
+        put(logs, 0, 10, 30)
+        put(logs, 1, 20, 30)
+        drained(runner, self.named("old"))
+        assert seen(logs, "rings") == [10, 20, 30]
+        put(logs, 0, 40)
+        put(logs, 1, 40)
+        drained(runner, self.named("new"))
+        assert sorted(seen(logs, "late")) == [10, 20], "at 30 the input had ended"
+        assert sorted(seen(logs, "in time")) == [10, 20, 30, 30, 30, 30, 40, 40]
+
+    def test_two_topologies_may_write_a_stream_that_neither_reads(self, logs: LogStore, runner: Run) -> None:
+        """Also one whose reports only store its own watermark."""
+
+        def written(name: str, step: Any) -> Topology:
+            topology = Topology(name).stream("left", int).stream("right", int).stream("in", int)
+            return topology.stream("mid", int).stream("notes", int).add(step)
+
+        for stream in ("left", "right", "in"):
+            logs.create(stream)
+            logs.log(stream, int).append(SECOND, timestamp=SECOND)
+        drained(runner, written("one", Plain), final=False)
+        step = computation("noting", inputs="in", outputs="notes")(lambda record, ctx: ctx.produce("notes", record))
+        drained(runner, written("two", step), final=False)
+        drained(runner, written("one", Plain), final=False)
+        assert values(logs, "notes") == [SECOND] * 3
+
+
+class TestBehindRetention:
+    """Retention has taken what a reader would have needed; it goes on with what comes next."""
+
+    @pytest.fixture(autouse=True)
+    def _retention(self, logs: LogStore) -> None:
+        if not logs.capabilities.retention:
+            pytest.skip(f"{logs.name} declares retention=False")
+
+    @staticmethod
+    def held_by(logs: LogStore) -> str | None:
+        return {row.computation: row.held_by for row in progress_of(logs, two_hops())}["seen"]
+
+    def test_of_the_reports_of_its_writer(self, logs: LogStore, runner: Run, clock: FakeClock) -> None:
+        put(logs, 0, 10, 100)
+        put(logs, 1, 5)
+        writer = runner(two_hops().only("first")).start()
+        wait_until(lambda: len(values(logs, "mid")) == 3, "it has written")
+        wait_until(
+            lambda: {report.low for report in reports(logs, "first").values()} == set(seconds(5, 100)), "and said"
+        )
+        assert writer.stop()
+        clock.advance("1h")
+        logs.enforce_retention("first.low")
+        assert reports(logs, "first") == {}, "nothing is left"
+        reader = runner(two_hops().only("seen")).start()
+        wait_until(lambda: len(seen(logs, "in time")) == 3, "all is read")
+        assert reader.watermark("seen") is None
+        assert self.held_by(logs) == "partition 0 of first, which has reported nothing yet"
+        writer = runner(two_hops().only("first")).start()
+        if logs.capabilities.dense:
+            wait_until(lambda: seen(logs, "rings") == [5], "it knows by its last records how far it was")
+        put(logs, 0, 200)
+        put(logs, 1, 50)
+        wait_until(lambda: seen(logs, "rings") == [5, 10, 50], "its next word is enough")
+        wait_until(lambda: (self.held_by(logs) or "").startswith("partition 1 of first, which is at"), "the slower one")
+        assert seen(logs, "late") == []
+        assert writer.stop()
+        assert reader.stop()
+
+    def test_of_the_reports_before_those_that_are_left(self, logs: LogStore, runner: Run, clock: FakeClock) -> None:
+        """The reader is at the beginning, and the first report that is left holds further on."""
+        put(logs, 0, *range(10, 60, 10))
+        put(logs, 1, *range(10, 60, 10))
+        writer = runner(two_hops().only("first")).start()
+        wait_until(lambda: {report.low for report in reports(logs, "first").values()} == {50 * SECOND}, "both said")
+        clock.advance("1h")
+        logs.enforce_retention("first.low")
+        put(logs, 0, 60)
+        put(logs, 1, 70)
+        lows = set(seconds(60, 70))
+        wait_until(lambda: {report.low for report in reports(logs, "first").values()} == lows, "both said again")
+        reader = runner(two_hops().only("seen"), read=1, checkpoint_records=1).start()
+        wait_until(lambda: seen(logs, "rings") == [10, 20, 30, 40, 50, 60], "it came to the first that is left")
+        assert seen(logs, "late") == []
+        assert writer.stop()
+        assert reader.stop()
+
+    @pytest.mark.parametrize("stream", ["in", "mid"])
+    def test_of_its_input(self, logs: LogStore, runner: Run, clock: FakeClock, stream: str) -> None:
+        """Records are never left out silently: it stops, says where, and goes on once its group is moved."""
+        put(logs, 0, 10)
+        put(logs, 1, 20)
+        drained(runner, two_hops(), final=False)
+        put(logs, 0, 30, 40)
+        put(logs, 1, 30, 40)
+        if stream == "mid":
+            drained(runner, two_hops().only("first"), final=False)
+        assert len(values(logs, stream)) == 6
+        clock.advance("30d")
+        for log in (stream, "first.low"):
+            logs.enforce_retention(log)
+        assert values(logs, stream) == [], "it was cut in front of its reader"
+        name = "first" if stream == "in" else "seen"
+        running = runner(two_hops()).start()
+        wait_until(
+            lambda: {status.computation: status.state for status in running.status()}[name] == "failed", "it stops"
+        )
+        problem = {row.computation: row.problem for row in progress_of(logs, two_hops())}[name]
+        assert problem is not None
+        assert f"{name} has stopped at {stream}-" in problem
+        assert "OffsetOutOfRange" in problem
+        running.shutdown()
+        logs.reset(name, {place: logs.bounds_of(place).start for place in logs.partitions(stream)})
+        running = runner(two_hops()).start()
+        put(logs, 0, 70)
+        put(logs, 1, 60)
+        # Retention may take old results too.
+        wait_until(lambda: seen(logs, "rings")[-2:] == [20, 60], "it goes on with what comes")
+        assert running.watermark("seen") == from_micros(60 * SECOND)
+        assert seen(logs, "late") == []
+        assert running.drain("30s", final=True), told(running)
+        assert sorted(seen(logs, "in time"))[-2:] == [60, 70]
+        assert seen(logs, "late") == []
