@@ -120,7 +120,7 @@ def report(title: str, bars: list[Bar], notes: list[str]) -> bool:
     if "--record" in sys.argv:
         figures.record(title, bars, notes, conditions())
     print(f"\n{title}\n{'=' * len(title)}")
-    width = max(len(bar.what) for bar in bars)
+    width = max((len(bar.what) for bar in bars), default=0)
     for bar in bars:
         print(f"{'ok  ' if bar.good else 'MISS'}  {bar.what:<{width}}  {bar.measured}  (bar: {bar.wanted})")
     for note in notes:

@@ -1,10 +1,11 @@
 """Streams: against a plain loop over the same log, bytewax and quixstreams; what a checkpoint costs; memory.
 
-python -m benchmarks.streams [--quick] [pass count windows processes checkpoint memory kafka ...]
+python -m benchmarks.streams [--quick] [--old SOURCE-FOLDER] [pass count windows processes checkpoint memory wide ...]
 
 Checkpoints are on everywhere: ours commit outputs, offsets, state and timers in one transaction of the log; bytewax
 runs with its recovery store; quixstreams with exactly-once and its changelog topics. Runs of all are interleaved;
-ratios are medians of ratios within a round.
+ratios are medians of ratios within a round. ``--old`` compares the part `wide` with the source of another checkout;
+those runs are processes of their own.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import gc
 import os
 import resource
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -33,12 +35,14 @@ from penstock.stream.topology import Topology
 from penstock.stream.windows import Sliding, Windowed, windowed_count
 
 QUICK = "--quick" in sys.argv
-CHOSEN = [one for one in sys.argv[1:] if not one.startswith("-")]
+OLD = sys.argv[sys.argv.index("--old") + 1] if "--old" in sys.argv else None
+CHOSEN = [word for word in sys.argv[1:] if not word.startswith("-") and word != OLD]
 COUNT = 50_000 if QUICK else 200_000
 ROUNDS = 3 if QUICK else 5
 KEYS = 1000
 PARTITIONS = 4
 BATCH = 1000
+NOTES: list[str] = []  # what has no bar
 
 
 def open_store(path: Path) -> LogStore:
@@ -358,6 +362,36 @@ def penstock_count(store: LogStore, count: int) -> Run:
     return run
 
 
+def wide_rate(source: str, count: int) -> float:
+    """Records a second of a process with this source."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "benchmarks.wide", str(count)],
+        env={**os.environ, "PYTHONPATH": f"{source}{os.pathsep}{Path.cwd()}"},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return float(ended.stdout)
+
+
+def wide() -> list[Bar]:
+    """Two computations with eight partitions each, and event time from all of the first to all of the second."""
+    mine, before, ratios = [], [], []
+    for number in range(2 * ROUNDS):  # short runs
+        for is_old in (False, True) if number % 2 else (True, False):  # who is first may find a warmer machine
+            if not is_old:
+                mine.append(wide_rate(str(Path.cwd() / "src"), COUNT))
+            elif OLD is not None:
+                before.append(wide_rate(OLD, COUNT))
+        if before:
+            ratios.append(mine[-1] / before[-1])
+    what = f"pass-through with event time, two steps of 8 partitions: {statistics.median(mine):,.0f}/s"
+    if not ratios:
+        NOTES.append(what)
+        return []
+    found = statistics.median(ratios)
+    what += f", the other source {statistics.median(before):,.0f}/s (ratios {min(ratios):.2f} to {max(ratios):.2f})"
+    return [Bar(what, ">= 0.95x", f"{found:.2f}x", found >= 0.95)]
+
+
 def kafka() -> list[Bar]:
     from tools.kafka import Kafka
 
@@ -383,7 +417,7 @@ def kafka() -> list[Bar]:
 
 PARTS: dict[str, Callable[[], list[Bar]]] = {
     "pass": passing, "count": counting, "windows": windows, "processes": processes, "checkpoint": checkpoints,
-    "memory": memory, "kafka": kafka,
+    "memory": memory, "wide": wide, "kafka": kafka,
 }  # fmt: skip
 
 
@@ -393,7 +427,7 @@ def main() -> int:
     for name, part in PARTS.items():
         if not CHOSEN or name in CHOSEN:
             bars += part()
-    return 0 if report("Streams", bars, [f"{COUNT:,} records, {PARTITIONS} partitions"]) else 1
+    return 0 if report("Streams", bars, [f"{COUNT:,} records, {PARTITIONS} partitions", *NOTES]) else 1
 
 
 if __name__ == "__main__":
