@@ -48,15 +48,15 @@ class _Group:
         payloads += (key, b"".join(self.seqs), starts, fences)
         if not any(self.results):
             return first, self.claim
-        kept: list[Any] = []
+        results: list[Any] = []
         for row in self.results:
             if row is None:
-                kept.append(False)
+                results.append(False)
                 continue
             id_, result = row
             payloads.append(result.value)
-            kept.append((id_, result.generation, result.codec, result.kept_us, ARGUMENTS_FROM + len(payloads) - 1))
-        return first, self.claim, kept
+            results.append((id_, result.generation, result.codec, result.kept_us, ARGUMENTS_FROM + len(payloads) - 1))
+        return first, self.claim, results
 
 
 class SettleCall:
