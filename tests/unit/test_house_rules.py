@@ -49,9 +49,7 @@ def test_all_randomness_is_injected() -> None:
 def test_no_environment_outside_config_and_command_line() -> None:
     found = lines(r"os\.environ|os\.getenv")
     # Spark takes its Python and its Java from there.
-    assert [
-        one for one in found if not one.startswith(("cli/", "spark/session.py", "spark/daemon.py"))
-    ] == []
+    assert [one for one in found if not one.startswith(("cli/", "spark/session.py", "spark/daemon.py"))] == []
 
 
 def test_nothing_is_printed_outside_the_command_line() -> None:
