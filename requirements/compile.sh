@@ -23,5 +23,6 @@ done
 # Peers do not take the newest of everything; they have environments of their own.
 compile bench "$@"
 compile bench-arq "$@"
-# The other end: the lowest versions that the service allows.
+# The other end: the lowest versions that the service and the drivers allow.
 compile lowest-service --resolution lowest-direct "$@"
+compile lowest-drivers --resolution lowest-direct "$@"

@@ -1,4 +1,4 @@
-"""The lowest versions that the service declares, really installed: it starts with them and does its work."""
+"""The lowest versions that are declared, really installed: the service starts with them, stores and logs work."""
 
 import json
 import os
@@ -61,3 +61,21 @@ def test_the_service_works_with_the_lowest_versions_it_declares(tmp_path: Path) 
         [python, "-c", WORK, str(ROOT), str(tmp_path)], env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, f"Python {sys.version}: {done.stdout}{done.stderr}"
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(1800)
+def test_stores_and_logs_work_with_the_lowest_versions_of_their_drivers(tmp_path: Path) -> None:
+    pins = ROOT / "requirements" / "lowest-drivers.txt"
+    venv.create(tmp_path / "venv", with_pip=True)
+    python = tmp_path / "venv" / "bin" / "python"
+    subprocess.run([python, "-m", "pip", "install", "--quiet", "--require-hashes", "-r", pins], check=True)
+    queue = [f"tests/contract/queue/{verb}" for verb in ("put", "claim", "settle", "read")]
+    log = [f"tests/contract/log/test_{topic}.py" for topic in ("appending", "reading", "committing", "transactions")]
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
+    command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *queue, *log, "-m", "not faults"]
+    chosen = "postgres or mysql or redis or zookeeper or kafka or file"
+    done = subprocess.run(
+        [*command, "-k", chosen], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
