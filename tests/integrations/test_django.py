@@ -265,6 +265,18 @@ def test_what_cannot_be_a_task_is_refused_as_django_refuses_it(
         project.welcome.using(**changes)
 
 
+def test_only_functions_of_modules_and_known_backends_make_tasks(project: Any, api: Any) -> None:
+    def inner() -> None: ...
+
+    for function in (inner, lambda: None, print.__call__):
+        with pytest.raises((api.InvalidTask, TypeError), match=r"module level|callable|function"):
+            api.tasks.task(function)
+    with pytest.raises(Exception, match="nowhere"):
+        project.welcome.using(backend="nowhere")
+    with pytest.raises(TypeError, match="not callable"):
+        project.welcome("ann")
+
+
 def test_arguments_that_are_no_json_and_results_of_other_tasks_are_refused(project: Any, api: Any) -> None:
     with pytest.raises(TypeError, match="Unsupported type"):
         project.welcome.enqueue(object())
