@@ -64,9 +64,9 @@ def test_placeholders_of_sqlite_are_bound_by_their_order(cursor: sqlite3.Cursor)
 
 
 def test_no_statement_of_sqlite_has_numbered_placeholders() -> None:
-    texts = [text for name in ("sqlite.sql",) for text in read_statements(name, "space").values()]
+    texts = read_statements("sqlite.sql", "space")
     assert texts
-    for text in texts:
+    for text in texts.values():
         statement = sqlite_script(text)
         for part in getattr(statement, "parts", [statement]):
             assert not re.search(r"\?\d|(?<![:\w]):[a-z]", part.text)

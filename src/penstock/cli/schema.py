@@ -88,7 +88,7 @@ def migrate(
 
 
 def _record_migration(url: str, steps: list[str]) -> None:
-    """Record the steps where the tables are complete; before the last ones no store of this version opens."""
+    """Record the steps in the store. Opening it runs no ``--post`` part that was not asked for."""
     try:
         with open_existing(url) as store:
             record(store, "migration of tables", store.name, "", ", ".join(steps))

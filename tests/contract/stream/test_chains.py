@@ -38,17 +38,22 @@ def steps() -> list[Computation]:
 OUTER = ("dropped", "odd", "out")
 
 
+def apart() -> Topology:
+    """The steps as computations of their own, with a log between them."""
+    topology = Topology("apart", partitions=3).stream("in", int)
+    for name in ("doubled", "kept", "tagged", "pairs", *OUTER):
+        topology.stream(name, int)
+    for step in steps():
+        topology.add(step)
+    return topology
+
+
 class TestChains:
     """``chain``."""
 
     def test_a_chain_does_what_its_steps_do(self, logs: LogStore, runner: Run) -> None:
         fill(logs, "in", numbers(60), partitions=3)
-        apart = Topology("apart", partitions=3).stream("in", int)
-        for name in ("doubled", "kept", "tagged", "pairs", *OUTER):
-            apart.stream(name, int)
-        for step in steps():
-            apart.add(step)
-        drained(runner, apart, checkpoint_records=20)
+        drained(runner, apart(), checkpoint_records=20)
         expected = {name: [(key, value, at) for key, value, at in rows(logs, name)] for name in OUTER}
         assert all(expected.values())
         joined = Topology("joined", partitions=3).stream("in", int)
@@ -73,12 +78,7 @@ class TestChains:
 
     def test_what_is_stored_between_the_steps_has_what_a_step_wrote(self, logs: LogStore, runner: Run) -> None:
         fill(logs, "in", numbers(60), partitions=3)
-        apart = Topology("apart", partitions=3).stream("in", int)
-        for name in ("doubled", "kept", "tagged", "pairs", *OUTER):
-            apart.stream(name, int)
-        for step in steps():
-            apart.add(step)
-        drained(runner, apart)
+        drained(runner, apart())
         for number, stored in enumerate((["kept", "pairs"], True)):
             shown = ["doubled", "kept", "tagged", "pairs"] if stored is True else ["kept", "pairs"]
             names = {name: f"c{number}-{name}" for name in (*OUTER, *shown)}
