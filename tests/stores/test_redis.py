@@ -48,6 +48,7 @@ from penstock.queue.protocol import (
     Step,
     StepDone,
     Subscription,
+    Wait,
 )
 from penstock.testing import FakeClock
 
@@ -607,6 +608,31 @@ class TestClaimRecords:
             15,
         ]
         assert [row.id for row in store.driver.history(Find(ids=(taken[7].id,)))] == [taken[7].id]
+
+    def test_labels_and_links_of_those_that_end_together(
+        self, store: QueueStore, client: Client, clock: FakeClock
+    ) -> None:
+        queue = store.queue("q")
+        with store.batch(then=(store.queue("then"), "all done")) as batch:
+            members = [batch.put(queue, number, labels={"third": str(number % 3)}) for number in range(9)]
+        plain = queue.put("plain").id
+        taken = claim(store, "q").entries
+        assert {entry.id for entry in taken} == {*members, plain}
+        first, rest = taken[:4], taken[4:]
+        store.driver.settle([Step((Ending(entry.lease, "done"),)) for entry in first])
+        assert store.driver.waits([batch.id]) == [Wait(batch.id, needs=9 - 4, done=4)]
+        assert len(store.driver.find(Find(labels={"penstock.batch": batch.id}))) == 5
+        store.driver.settle([Step((Ending(entry.lease, "done"),)) for entry in rest])
+        assert [entry.id for entry in claim(store, "then").entries] == [batch.id]
+        for third in range(3):
+            rows = queue.history(labels={"third": str(third)})
+            assert [row.id for row in rows] == members[third::3]
+        assert [row.id for row in queue.history(labels={"penstock.batch": batch.id}, limit=3)] == members[:3]
+        assert store.driver.find(Find(labels={"third": "0"})) == []
+        clock.advance("1d")
+        assert store.driver.prune(older_than_us=0) == 10
+        left = {key.decode() for key in client.keys("{penstock}:*")}  # type: ignore[union-attr]
+        assert not [key for key in left if "label:" in key or key.endswith((":links", f":linked:{batch.id}"))]
 
     def test_very_many_are_a_few_records(self, store: QueueStore, client: Client, clock: FakeClock) -> None:
         store.queue("q").put_many(range(2500))

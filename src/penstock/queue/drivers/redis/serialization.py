@@ -111,7 +111,7 @@ def read_dead(hit: Reply) -> Entry[Any]:
 
 def row_payload(state: str, body: Body) -> bytes | None:
     """What a row shows: the payload is kept with the final row only, for a dead one with the letter."""
-    return body.payload if state in ("done", "cancelled", "expired") and body.flags < STRIPPED else None
+    return body.payload if state in ("done", "cancelled", "expired") and not body.flags & STRIPPED else None
 
 
 def read_row(hit: Reply) -> HistoryRow:

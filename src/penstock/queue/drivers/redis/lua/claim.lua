@@ -2,16 +2,16 @@
 
 -- --- handing out -----------------------------------------------------------------------------------------
 
--- The record of this claim for a queue, a lane and what needs looking after or not.
-function claiming.record(name, node, plain, source)
-  local title = name .. ':' .. node .. (plain and ':' or '')
+-- The record of this claim for a queue, a lane and a kind.
+function claiming.record(name, node, kind, source)
+  local title = name .. ':' .. node .. (kind and ':' .. kind or '')
   local record = claiming.by_title[title]
   if not record then
     local records = claiming.records
     record = {
       key = claim.id .. ':' .. #records + 1, number = #records + 1, claim = claim.id, owner = claim.owner,
       claimed = now,
-      most = claim.sources[source][3] or false, queue = name, node = node, plain = plain, fields = {}, texts = {},
+      most = claim.sources[source][3] or false, queue = name, node = node, kind = kind, fields = {}, texts = {},
     }
     record.state = 'C' .. record.key
     records[#records + 1], claiming.by_title[title] = record, record
@@ -37,8 +37,8 @@ function claiming.lease(name, e, source)
   if e.attempt > 0 then later('ZREM', K['retrying:'] .. name, field) end
   if e.mode == 'started' then hold.let_go(e) end
   e.attempt, e.fence = e.attempt + 1, e.fence + 1
-  local plain = not (e.labels or e.unique or e.error or e.linked)
-  claiming.hand_out(claiming.record(name, e.node, plain, source), field, item.text(e), e.text, source)
+  local kind = not (e.labels or e.unique or e.error or e.linked) and 'plain'
+  claiming.hand_out(claiming.record(name, e.node, kind, source), field, item.text(e), e.text, source)
   if e.error then
     claiming.errors[#claiming.errors + 1] = #claiming.items
     claiming.errors[#claiming.errors + 1] = e.error
@@ -112,8 +112,9 @@ function claiming.take_members(name, q, source, nodes, members)
   local most = claim.sources[source][3]
   for n = 1, #members do
     local member, text, field = members[n], texts[n], fields[n]
-    if plain and text and #member == 15 and byte(text) == 0 and most ~= 0 then
-      local record = claiming.record(name, '', true, source)
+    local kind = plain and text and #member == 15 and most ~= 0 and body.held_as[byte(text)]
+    if kind then
+      local record = claiming.record(name, '', kind, source)
       claiming.hand_out(record, field, member .. field .. item.first_tail, text, source)
     else
       claiming.take_member(name, q, source, type(nodes) == 'string' and nodes or nodes[n], member, text)

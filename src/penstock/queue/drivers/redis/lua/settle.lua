@@ -178,11 +178,11 @@ end
 
 -- --- successes by the hundred ---------------------------------------------------------------------------
 
--- Ends entries of one plain claim as done: its key, packed sequence numbers, packed starts. True, or nil if they have
+-- Ends entries of a claim of a kind as done: its key, packed sequence numbers, packed starts. True, or nil if they have
 -- to be looked at one by one.
-function settle.finish_plain(key, seqs, starts)
+function settle.finish_together(key, seqs, starts)
   local record = claims.read(key)
-  if not record or not record.plain then return nil end
+  if not record or not record.kind then return nil end
   local q = queue.read(record.queue)
   if q.fifo or q.limit then return nil end
   local items = record.items
@@ -234,13 +234,31 @@ function settle.record_done(record, seqs, items, starts)
   local head = { 'done', now, record.claim, record.owner, record.queue, false, record.node, true }
   for first = 0, #seqs / 6 - 1, history.most do
     local last = min(first + history.most, #seqs / 6)
-    settle.record_rows(
-      head, sub(seqs, 6 * first + 1, 6 * last), sub(items, item.size * first + 1, item.size * last),
-      sub(starts, 8 * first + 1, 8 * last)
-    )
+    local its_seqs, its_items = sub(seqs, 6 * first + 1, 6 * last), sub(items, item.size * first + 1, item.size * last)
+    local row = settle.record_rows(head, its_seqs, its_items, sub(starts, 8 * first + 1, 8 * last))
+    if record.kind == 'marked' then settle.end_marked(row, its_seqs, its_items) end
   end
 end
 
+-- The labels and links of entries that ended together with one record of the history.
+function settle.end_marked(row, seqs, items)
+  local numbers, ids, labels = {}, {}, {}
+  for i = 1, #seqs / 6 do numbers[i] = item.body_field(sub(items, item.size * (i - 1) + 1, item.size * i)) end
+  for i, text in ipairs(batch.get(K.entries, numbers)) do
+    local e = text and body.parse(text)
+    if e and e.linked then ids[#ids + 1] = e.id end
+    for name, value in pairs(e and e.labels or {}) do
+      local label = name .. '=' .. value
+      labels[label] = true
+      later('ZREM', K['label:'] .. label, sub(seqs, 6 * i - 5, 6 * i))
+    end
+  end
+  for label in pairs(labels) do later('ZADD', K['row_label:'] .. label, 0, row) end
+  link.read(ids)
+  for _, id in ipairs(ids) do link.ended(id, 'done') end
+end
+
+-- The key of the record.
 function settle.record_rows(head, seqs, items, starts)
   local count, name = #seqs / 6, head[5]
   local last = work.counters.history
@@ -260,6 +278,7 @@ function settle.record_rows(head, seqs, items, starts)
   end
   batch.run('HSET', K.states, states)
   batch.run('ZREM', K['live:'] .. name, fields)
+  return row
 end
 
 -- Endings that are all plain successes of one claim: where its key, sequence numbers, starts and fences, all packed,
@@ -269,7 +288,7 @@ function settle.finish(group)
   local first, claim_id, kept = group[1], group[2], group[3]
   local key, seqs, starts, fences = unpack(ARGS, first, first + 3)
   if work.claims_left[key] then flush() end
-  if settle.finish_plain(key, seqs, starts) then
+  if settle.finish_together(key, seqs, starts) then
     for i = 1, kept and #kept or 0 do
       if kept[i] then outcome.keep(kept[i]) end
     end

@@ -1,8 +1,8 @@
 -- Claims: one record for all that a claim took from a queue; the lease is the record's.
 --
--- A record is a packed list (claim id, owner, claimed, most attempts or false, queue, node, plain), then the packed
--- sequence numbers of what it holds, then their items. `claims` keeps records by key, `until` when they run out. Only
--- entries that need no looking after when they end are in a plain one.
+-- A record is a packed list (claim id, owner, claimed, most attempts or false, queue, node, kind), then the packed
+-- sequence numbers of what it holds, then their items. `claims` keeps records by key, `until` when they run out. The kind
+-- says how much has to be looked after when its entries end: 'plain' nothing, 'marked' labels and links, false anything.
 
 function claims.parse(key, text)
   local size = sunpack('>H', text)
@@ -10,13 +10,13 @@ function claims.parse(key, text)
   local count = (#text - 2 - size) / (6 + item.size)
   return {
     key = key, claim = head[1], owner = head[2], claimed = head[3], most = head[4], queue = head[5], node = head[6],
-    plain = head[7], seqs = sub(text, 3 + size, 2 + size + 6 * count), items = sub(text, 3 + size + 6 * count),
+    kind = head[7], seqs = sub(text, 3 + size, 2 + size + 6 * count), items = sub(text, 3 + size + 6 * count),
   }
 end
 
 function claims.text(record)
   local head = pack({
-    record.claim, record.owner, record.claimed, record.most, record.queue, record.node, record.plain,
+    record.claim, record.owner, record.claimed, record.most, record.queue, record.node, record.kind,
   })
   return spack('>H', #head) .. head .. record.seqs .. record.items
 end

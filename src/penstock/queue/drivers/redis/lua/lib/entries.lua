@@ -11,13 +11,16 @@
 --   C claim       it is held by that claim
 --   H row         it ended with that row of the history;  D row: and is a dead letter;  G row: which was purged
 
-local UNIQUE, LABELS, EXPIRES, STRIPPED = 1, 2, 4, 8 -- flags of a body; UNIQUE also of one that others wait for
+local UNIQUE, LABELS, EXPIRES, STRIPPED, LINKED = 1, 2, 4, 8, 16 -- flags of a body; LINKED: others wait for it
 local SUSPECT, RECORDED = 1, 2 -- flags of an item: RECORDED when a row of the history names its body
 
 local history = {}
 local body = { size = 30 } -- of the prefix
 local item = { tail = '>I6I6I4I4I4B', size = 34 } -- after priority and due
 local entry = {}
+
+-- How an entry that is claimed for the first time may be held, by the flags of its body: see claims.lua.
+body.held_as = { [0] = 'plain', [LABELS] = 'marked', [LINKED] = 'marked', [LABELS + LINKED] = 'marked' }
 
 -- --- bodies --------------------------------------------------------------------------------------------
 
@@ -29,7 +32,7 @@ function body.parse(text)
     id = meta[1], queue = meta[2], codec = meta[3], type = meta[4], labels = meta[5] or false,
     headers = meta[6] or false, unique = meta[7] or false, mode = meta[8] or false, linked = meta[9] or false,
     created = created, first_due = time_of(text, 11), expires = expires ~= 0 and expires or false,
-    first_priority = 100 - priority, stripped = flags >= STRIPPED, text = text,
+    first_priority = 100 - priority, stripped = flags % LINKED >= STRIPPED, text = text,
   }
 end
 
@@ -45,8 +48,8 @@ function body.text(e, payload)
     e.id, e.queue, e.codec, e.type, e.labels or false, e.headers or false, e.unique or false, e.mode or false,
     e.linked or nil,
   })
-  local flags = ((e.unique or e.linked) and UNIQUE or 0) + (e.labels and LABELS or 0) + (e.expires and EXPIRES or 0)
-    + (e.stripped and STRIPPED or 0)
+  local flags = (e.unique and UNIQUE or 0) + (e.labels and LABELS or 0) + (e.expires and EXPIRES or 0)
+    + (e.stripped and STRIPPED or 0) + (e.linked and LINKED or 0)
   return body.prefix(flags, e.first_priority, e.created, e.first_due, e.expires or 0)
     .. spack('>I4', #meta) .. meta .. payload
 end
@@ -107,14 +110,14 @@ function entry.field(id)
   return field or nil
 end
 
--- The entry from its item, its body, and where it is; nil if its body was deleted by hand. One of a plain claim has no
--- error to be read.
-function entry.build(text, node, is_plain)
+-- The entry from its item, its body, and where it is; nil if its body was deleted by hand. One of a claim of a kind has
+-- no error to be read.
+function entry.build(text, node, kind)
   local content = body.read(item.body_field(text))
   if not content then return nil end
   local e = item.read(body.parse(content), text)
   e.node = node
-  e.error = not is_plain and e.fence > 0 and call('HGET', K.errors, sub(text, 10, 15)) or false
+  e.error = not kind and e.fence > 0 and call('HGET', K.errors, sub(text, 10, 15)) or false
   return e
 end
 
@@ -131,7 +134,7 @@ function entry.load(field)
   elseif kind == 'C' then
     local record = claims.read(sub(state, 2))
     local text = record and claims.item(record, field)
-    local e = text and entry.build(text, record.node, record.plain)
+    local e = text and entry.build(text, record.node, record.kind)
     if e then e.claim = record end
     return e
   end

@@ -17,6 +17,14 @@ function link.of(source)
   return list
 end
 
+-- Reads the links of many at once.
+function link.read(sources)
+  for i, text in ipairs(batch.get(K.links, sources)) do
+    local source = sources[i]
+    if work.links[source] == nil then work.links[source] = text and decode(text) or false end
+  end
+end
+
 function link.wait(target)
   local wait = work.waits[target]
   if wait == nil then
@@ -112,8 +120,8 @@ function link.mark(e)
   if e.linked then return end
   set(e, 'linked', true)
   entry.rewrite(e, body.payload(e), false)
-  if e.claim and e.claim.plain then
-    set(e.claim, 'plain', false)
+  if e.claim and e.claim.kind then
+    set(e.claim, 'kind', false)
     set(work.claims_changed, e.claim.key, e.claim)
   end
 end
