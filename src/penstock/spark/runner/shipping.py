@@ -23,6 +23,12 @@ _SETTINGS = (
     "weakref", "dict", "cache_hash", "tag", "tag_field",
 )  # fmt: skip
 
+# What a class has of Python's making. All else in it is the user's: methods, also special ones, and version upcasters.
+_OWN = frozenset({
+    "__module__", "__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__", "__slots__",
+    "__struct_fields__", "__dict__", "__weakref__", "__static_attributes__", "__firstlineno__",
+})  # fmt: skip
+
 
 class TaskSpec(msgspec.Struct):
     """What a worker needs of a computation."""
@@ -74,12 +80,7 @@ def _parts(kind: Any) -> tuple[Any, ...]:
     ]
     names = {field.name: field.encode_name for field in msgspec.structs.fields(kind) if field.encode_name != field.name}
     settings = {name: getattr(kind.__struct_config__, name) for name in _SETTINGS}
-    hidden = {"__module__", "__annotations__", "__struct_fields__", "__slots__", *kind.__struct_fields__}
-    space = {
-        name: value
-        for name, value in kind.__dict__.items()
-        if name not in hidden and (name == "__post_init__" or not name.startswith("__"))
-    }
+    space = {name: value for name, value in vars(kind).items() if name not in {*_OWN, *kind.__struct_fields__}}
     return kind.__bases__, kind.__module__, fields, names, settings, space
 
 

@@ -1,0 +1,68 @@
+"""Types that are defined in a script reach Spark's workers whole."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+pytest.importorskip("pyspark")
+
+from penstock import versioned
+from penstock.codec import codec_for
+from penstock.spark.runner.shipping import TaskSpec, packed, unpacked
+from penstock.stream import Topology, map_values
+
+
+def sent(type_: type[Any]) -> Any:
+    """The type of a stream as a worker has it."""
+    topology = Topology("t").stream("in", type_).stream("out", type_)
+    topology.add(map_values("same", lambda value: value, "in", "out"))
+    there = unpacked.__wrapped__(packed(TaskSpec("id", "memory://", topology, "same")))
+    return there.topology.streams["in"].type
+
+
+def test_a_struct_keeps_its_versions() -> None:
+    def split(old: dict[str, Any]) -> dict[str, Any]:
+        return {"names": old["name"].split()}
+
+    @versioned(split)
+    class Person(msgspec.Struct):
+        names: list[str]
+
+    there = sent(Person)
+    assert there is not Person
+    written = codec_for(there).encode(there(["ann"]))
+    assert written == codec_for(Person).encode(Person(["ann"]))
+    assert codec_for(there).decode(written) == there(["ann"])
+    assert codec_for(there).decode(b'{"name": "ann lee"}') == there(["ann", "lee"])
+
+
+def test_a_struct_keeps_its_methods() -> None:
+    class Basket(msgspec.Struct, frozen=True, tag="b"):
+        """What is bought."""
+
+        items: tuple[str, ...] = ()
+        limit: int = 3
+
+        def __post_init__(self) -> None:
+            if len(self.items) > self.limit:
+                raise ValueError("too many")
+
+        def __len__(self) -> int:
+            return len(self.items)
+
+        def __str__(self) -> str:
+            return "+".join(self.items)
+
+        @property
+        def first(self) -> str:
+            return self.items[0]
+
+    there = sent(Basket)
+    basket = there(("tea", "milk"))
+    assert (len(basket), str(basket), basket.first, there.__doc__) == (2, "tea+milk", "tea", "What is bought.")
+    assert msgspec.json.encode(basket) == b'{"type":"b","items":["tea","milk"],"limit":3}'
+    with pytest.raises(ValueError, match="too many"):
+        there(("a", "b", "c", "d"))
