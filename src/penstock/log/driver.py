@@ -177,6 +177,10 @@ class LogDriver(ABC):
         """Remove what a log's retention allows."""
         raise self.unsupported("retention by Penstock")
 
+    def delete_before(self, offsets: Mapping[Partition, int]) -> None:
+        """Remove the records before these offsets at once. A driver that enforces retention needs no such call."""
+        raise self.unsupported("deleting records before an offset")
+
     def backup(self, target: str, *, dry_run: bool = False) -> list[Finding]:
         """Copy everything to an empty folder, as it is at one moment."""
         raise self.unsupported("backup")

@@ -6,6 +6,7 @@ Here they are created, read back, and ended in a store. The contents of their re
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext
 from datetime import timedelta
@@ -14,7 +15,7 @@ from typing import Any
 import msgspec
 
 from penstock.clock import duration_micros
-from penstock.errors import Conflict, PartitionTaken
+from penstock.errors import Conflict, PartitionTaken, PenstockError
 from penstock.log.protocol import Commit
 from penstock.log.record import Partition
 from penstock.log.settings import Retention
@@ -32,6 +33,8 @@ from penstock.stream.engine.task import Task
 from penstock.stream.engine.watermark import END, LOWEST
 from penstock.stream.engine.watermark_log import ALL, Ends, WatermarkReport, decoded, encoded, is_read, low_log
 from penstock.stream.topology import Node, Topology
+
+logger = logging.getLogger("penstock.stream")
 
 STATE_SEGMENT = 4 * 1024 * 1024
 REPORT_SEGMENT = 1024 * 1024
@@ -103,6 +106,11 @@ def cut_state_log(store: LogStore, partition: Partition, start: int) -> None:
     if store.capabilities.retention:
         store.reset(partition.log, {partition: start})
         store.enforce_retention(partition.log)
+        return
+    try:
+        store.driver.delete_before({partition: start})
+    except PenstockError as error:  # the log stays longer than it needs to be, and is cut after the next round
+        logger.warning("%s was not cut before offset %s: %s", partition, start, error)
 
 
 def last_change(store: LogStore, place: Partition) -> Change | None:

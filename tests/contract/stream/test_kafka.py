@@ -23,6 +23,7 @@ class TestRunning:
 
 class TestKeeping:
     test_all_kinds_of_state_over_restarts = keeping.TestKeeping.test_all_kinds_of_state_over_restarts
+    test_the_changelog_is_bounded = keeping.TestKeeping.test_the_changelog_is_bounded
 
 
 class TestCarried:

@@ -254,6 +254,13 @@ class Cluster:
                 "the committed records are not visible",
             )
 
+    def delete_before(self, offsets: Sequence[TopicPartition]) -> None:
+        """Remove the records before the offsets of these partitions."""
+        with self.errors():
+            futures = self.admin.delete_records(list(offsets), request_timeout=self.timeout)
+            for future in futures.values():
+                future.result(self.timeout * 2)
+
     def offset_at(self, partition: TopicPartition, millis: int) -> int:
         """The first offset at or after a time, or -1."""
         return self._offsets({partition: OffsetSpec.for_timestamp(millis)}, [partition])[0]

@@ -405,6 +405,11 @@ class KafkaDriver(LogDriver):
 
     # --- maintenance ------------------------------------------------------------------------------
 
+    def delete_before(self, offsets: Mapping[Partition, int]) -> None:
+        """Have the brokers delete the records before these offsets."""
+        places = [self.cluster.kafka_partition(partition, offset) for partition, offset in offsets.items()]
+        self.cluster.delete_before(places)
+
     def check(self) -> list[Finding]:
         """What doctor reports: brokers, replicas, and whether offsets are kept longer than records."""
         admin = self.cluster.admin
