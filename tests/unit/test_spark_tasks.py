@@ -34,6 +34,7 @@ from penstock.stream import (
     Value,
     Windowed,
     computation,
+    internal_logs,
     running_count,
     running_fold,
     running_max,
@@ -45,6 +46,7 @@ from penstock.stream import (
     windowed_min,
     windowed_sum,
 )
+from penstock.stream.engine import changelog
 from penstock.stream.engine.changelog import Change, state_log
 from penstock.stream.internal_logs import last_change, state_payloads
 from penstock.stream.validate import ResolvedTopology
@@ -461,3 +463,23 @@ def test_a_worker_keeps_a_task_without_state_too(store: LogStore) -> None:
         assert (result.records, result.positions) == (10, {"in": 10 * number + 10})
     assert begun == [0]
     task._held.pop((spec.url, "fold", 0)).abandon()
+
+
+def test_a_worker_that_comes_back_to_a_cut_state_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others have written all of the state again since, and what it would have to read is deleted."""
+    monkeypatch.setattr(internal_logs, "STATE_SEGMENT", 4096)
+    monkeypatch.setattr(changelog, "SMALL", 10)
+    with penstock.open_logs(f"file://{tmp_path}?durability=fast") as store:
+        append(store, [b"1"] * COUNT)
+        driver = Driver(store, Topology("t").stream("in").stream("out").stream("late").add(TOTALS["count"]()))
+        early, busy = fresh_worker(driver.spec), fresh_worker(driver.spec)
+        driver.commit(early(driver.batch(0, 0, 10)))
+        held_from, size = driver.versions[-1].end, 20
+        for number, start in enumerate(range(10, COUNT - size, size), 1):
+            result = busy(driver.batch(number, start, start + size))
+            driver.commit(result)
+            if result.state_needed_from is not None:
+                internal_logs.cut_state_log(store, driver.state, result.state_needed_from)
+        assert store.bounds_of(driver.state).start > held_from
+        _, _, kept = driver.commit(early(driver.batch(99, COUNT - size + 10, COUNT)))
+        assert sum(int(value) for value, _ in kept.values()) == COUNT

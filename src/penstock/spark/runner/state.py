@@ -7,6 +7,7 @@ that has done an earlier batch reads what was appended since; any other reads th
 
 from __future__ import annotations
 
+from penstock.errors import OffsetOutOfRange
 from penstock.log.record import Partition
 from penstock.log.store import LogStore
 from penstock.spark.runner.micro_batch import StateVersion, TaskPlan
@@ -39,7 +40,10 @@ class WorkerState:
         if task is None or (holds_now is not None and not self._is_known(plan.versions)):
             task = self._restored()
         elif holds_now is not None and self._held != holds_now.result:
-            self._catch_up(task, plan.versions, holds_now.end)
+            try:
+                self._catch_up(task, plan.versions, holds_now.end)
+            except OffsetOutOfRange:  # what was appended since has been written again, and its beginning is deleted
+                task = self._restored()
         if holds_now is not None:
             self.end = holds_now.end
         if plan.time is not None:
