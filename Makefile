@@ -53,7 +53,7 @@ bench:  ## compare with peers and the bare drivers, in an environment of its own
 spark-bench:  ## the benchmarks on Spark: source and sink, runner, history pipeline
 	@tools/setup.sh .venv dev
 	@tools/install_pyspark.sh .venv
-	@for part in spark spark_runner pipeline; do $(PY) -m benchmarks.$$part --record $(ARGS); done
+	@for part in spark spark_batches spark_runner pipeline; do $(PY) -m benchmarks.$$part --record $(ARGS); done
 	@$(PY) -m benchmarks.figures
 
 services:  ## start PostgreSQL, MariaDB, Redis and ZooKeeper for a person, and print their URLs

@@ -15,7 +15,9 @@ from penstock.clock import Duration, duration
 from penstock.errors import BadInput
 from penstock.log.store import LogStore
 from penstock.stream.engine.checkpoint import Counts
+from penstock.stream.explaining import explain, path_in_engine
 from penstock.stream.topology import Topology
+from penstock.stream.validate import ResolvedTopology
 
 State = Literal["starting", "running", "restarting", "failed", "stopped"]
 
@@ -78,6 +80,7 @@ class Runner(ABC):
 
     topology: Topology
     store: LogStore
+    resolved: ResolvedTopology
     _ended: Sequence[Status] = ()  # the last status of instances that have ended
 
     @abstractmethod
@@ -114,6 +117,10 @@ class Runner(ABC):
     @abstractmethod
     def is_done(self, moment: datetime) -> bool:
         """Whether everything up to an event time has gone all the way through."""
+
+    def explain(self) -> str:
+        """How each computation is computed: what it reads and writes, in how many tasks, on which path, and why."""
+        return explain(self.resolved, path_in_engine, "commit by each instance")
 
     @property
     def is_terminated(self) -> bool:

@@ -19,6 +19,8 @@ from penstock.stream import (
     Topology,
     Tumbling,
     running_count,
+    running_max,
+    running_min,
     running_sum,
     windowed_count,
     windowed_max,
@@ -122,6 +124,32 @@ CASES = [
     *((fold, window) for fold in ("count", "sum", "min") for window in ("tumbling", "sliding", "session")),
     ("max", "session"), ("sum", "uneven"), ("sum", "sampling"),
 ]  # fmt: skip
+
+
+TOTALS: dict[str, Any] = {"count": running_count, "sum": running_sum, "min": running_min, "max": running_max}
+
+
+@pytest.mark.parametrize("style", ["ints", "floats", "odd", "bad"])
+@pytest.mark.parametrize("fold", TOTALS)
+def test_totals_come_to_the_same(fold: str, style: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last total of each key, its time, the state and the dead letters; fewer totals come on the way."""
+    of = {} if fold == "count" else {"of": field}
+    made = Topology("folding").stream("in").stream("out").stream("late")
+    made.add(TOTALS[fold]("fold", "in", "out", **of), policy=CONTINUE)
+    seed = hash_of(fold, "totals", style)
+    folded, kept = results(made, seed, style)
+    with monkeypatch.context() as patch:
+        patch.setattr(task_module, "fold_of", lambda computation, codec: None)
+        plain, state_kept = results(made, seed, style)
+    assert kept == state_kept
+    assert last_of_keys(folded["out"]) == last_of_keys(plain["out"])
+    assert sorted(folded["fold.dead"], key=repr) == sorted(plain["fold.dead"], key=repr)
+    assert 3 <= len(folded["out"]) <= len(plain["out"])
+
+
+def last_of_keys(results_of_log: list[Any]) -> dict[str, Any]:
+    """No key and an empty one have the same total."""
+    return {row[0] or "": row for row in results_of_log}
 
 
 @pytest.mark.parametrize("style", ["ints", "floats", "odd", "bad"])

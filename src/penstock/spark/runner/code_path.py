@@ -16,7 +16,7 @@ from penstock.ids import new_nonce
 from penstock.log.record import Partition, RecordBatch
 from penstock.log.store import LogStore
 from penstock.spark.runner.appends import TaskAppends
-from penstock.spark.runner.fold_path import FEW, FOLD, FoldTotals, FoldWindows, fold_path_of
+from penstock.spark.runner.fold_path import CODE, FEW, FOLD, FoldTotals, FoldWindows, fold_path_of
 from penstock.spark.runner.micro_batch import MicroBatch, PostponedRecord, TaskPlan, TaskResult
 from penstock.spark.runner.shipping import TaskSpec
 from penstock.spark.runner.state import WorkerState
@@ -32,7 +32,6 @@ from penstock.stream.validate import ResolvedTopology
 
 logger = logging.getLogger(__name__)
 
-CODE = "code"
 READ = 5_000  # records that are taken at a time
 SHORT_PAUSE = 1.0  # seconds; the driver waits for longer pauses between attempts
 NEVER = 1 << 60  # records, and seconds: one batch, one checkpoint, but for what has to be collected at once

@@ -25,13 +25,13 @@ from penstock.errors import PayloadTooLarge
 from penstock.log.record import Headers, Partition
 from penstock.log.store import LogStore
 from penstock.spark.runner.micro_batch import TaskPlan
-from penstock.stream.columns import Columns
 from penstock.stream.computation import Computation
 from penstock.stream.context import Output
 from penstock.stream.engine.cells import MapCell, ValueCell
 from penstock.stream.engine.checkpoint import Folded
-from penstock.stream.engine.folding import Aggregate, NotExact, aggregate_of, fold_of, put_to_windows
+from penstock.stream.engine.folding import Aggregate, NotExact, aggregate_of, can_fold, put_to_windows
 from penstock.stream.engine.task import Task
+from penstock.stream.explaining import path_in_engine
 from penstock.stream.operators import TOTAL, FieldFold, running_fold
 from penstock.stream.state import fresh
 from penstock.stream.windows import OpenWindow, Session, windowed_fold
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
-FOLD = "fold"
+FOLD, CODE = "fold", "code"
 ROWS = 100_000  # that are folded at a time
 FEW = 100  # records that are sooner processed than Arrow is imported
 FAR = 1 << 61  # microseconds; beyond any calendar, and beyond what columns of times hold
@@ -335,12 +335,10 @@ def fold_path_of(computation: Computation) -> type[FoldTotals] | type[FoldWindow
 
 def path_of(computation: Computation) -> tuple[str, str]:
     """The path that a computation takes, and why; for people."""
-    if isinstance(computation.batch, Columns):
-        return "code", "its own code gets all records as Arrow columns"
-    if fold_path_of(computation) is None and fold_of(computation, BytesCodec()) is not None:
-        return "code", "sessions, which are folded before their state is touched if all are whole numbers"
+    if fold_path_of(computation) is None and can_fold(computation) is not None:
+        return CODE, "sessions, which are folded before their state is touched if all are whole numbers"
     if fold_path_of(computation) is None:
-        return "code", "its own code sees every record"
+        return path_in_engine(computation)
     aggregate = aggregate_of(computation)
     if aggregate is None:
         return FOLD, "its own function is called for every record, over columns that were decoded together"

@@ -13,8 +13,8 @@ from penstock.errors import BadInput, Closed, Conflict, Unsupported
 from penstock.log.store import LogStore
 from penstock.spark.datasource.options import absolute
 from penstock.spark.session import session
-from penstock.stream.engine.changelog import state_log
 from penstock.stream.engine.watermark import LOWEST
+from penstock.stream.explaining import explain
 from penstock.stream.internal_logs import check_kept, reset
 from penstock.stream.local import drain
 from penstock.stream.runner import Runner, Settings, Status, check_runner_arguments, wait_until
@@ -212,16 +212,8 @@ class SparkRunner(Runner):
         """How each computation is computed: what it reads and writes, in how many tasks, on which path, and why."""
         from penstock.spark.runner.fold_path import path_of
 
-        lines = []
-        for node in self.resolved.order:
-            path, reason = path_of(node.computation)
-            reads, writes = ", ".join(node.inputs.values()), ", ".join(node.outputs.values()) or "nothing"
-            lines.append(f"{node.name}: {reads} -> {writes}")
-            lines.append(f"  tasks  {self.resolved.tasks[node.name]}, one for each partition")
-            lines.append(f"  path   {path}: {reason}")
-            lines.append(f"  state  {state_log(node.name) if node.computation.keeps else 'none'}")
-        lines.append(f"commit by the driver; of what tasks write aside, {self.store.staged_commit()}")
-        return "\n".join(lines)
+        staged = self.store.staged_commit()
+        return explain(self.resolved, path_of, f"commit by the driver; of what tasks write aside, {staged}")
 
     def watermark(self, computation: str | None = None) -> datetime | None:
         """The least watermark of all partitions."""

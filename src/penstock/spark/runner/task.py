@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from penstock.ids import new_nonce
-from penstock.spark.runner.code_path import CODE, PartitionTask
+from penstock.spark.runner.code_path import PartitionTask
+from penstock.spark.runner.fold_path import CODE
 from penstock.spark.runner.micro_batch import MicroBatch, TaskPlan, TaskResult, decoded_batch, encoded
 from penstock.spark.runner.shipping import TaskSpec, unpacked
 from penstock.stream.engine.permanent import failed_at, is_permanent

@@ -135,7 +135,7 @@ class Engine:
             self.tasks[index], stream, batch.partition, batch.records(), list(batch.keys()), list(batch.times()),
             any(batch.headers()), failure,
         )  # fmt: skip
-        if self._in_batches and failure is None:
+        if self._in_batches and failure is None and not fed.task.folds:
             self.queue.fill(fed)
         else:
             self.queue.waiting.append(fed)

@@ -1,4 +1,4 @@
-"""Windows fold the records between two checkpoints first, and touch the state of a key once.
+"""Windows and totals fold the records between two checkpoints first, and touch the state of a key once.
 
 Counts, and sums, least and greatest values of whole numbers come to the same in any order, so what the records of one
 key and step come to can be put to its windows at once, with the checkpoint. Everything else goes through ``process``,
@@ -8,6 +8,8 @@ those of ``process``, bit for bit.
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from operator import itemgetter
@@ -18,7 +20,7 @@ from penstock.codec import BytesCodec, Codec, JsonCodec
 from penstock.stream.computation import Computation
 from penstock.stream.context import Context
 from penstock.stream.engine.checkpoint import InputBatch
-from penstock.stream.operators import FieldFold, count_record, larger, plus, running_fold, smaller
+from penstock.stream.operators import TOTAL, FieldFold, count_record, larger, plus, running_fold, smaller
 from penstock.stream.state import fresh
 from penstock.stream.windows import OPEN, OpenWindow, Session, put_session, touching_sessions, windowed_fold
 
@@ -41,15 +43,25 @@ def aggregate_of(computation: Computation) -> str | None:
     return _AGGREGATES.get(fold.combine) if type(fold) is FieldFold else None
 
 
-def fold_of(computation: Computation, codec: Codec[Any] | None) -> WindowFold | SessionFold | None:
-    """What folds for a computation whose input has this codec; None: ``process`` sees every record."""
-    if type(computation) is not windowed_fold or codec is None or aggregate_of(computation) is None:
+def can_fold(computation: Computation) -> str | None:
+    """What is computed if records can be folded between checkpoints; None: its own code sees every record."""
+    if type(computation) is windowed_fold:
+        is_session = isinstance(computation.window, Session)
+        if computation.allowed_lateness or (not is_session and computation.size % computation.every):
+            return None
+    elif type(computation) is not running_fold:
         return None
-    if computation.allowed_lateness:
+    return aggregate_of(computation)
+
+
+def fold_of(computation: Computation, codec: Codec[Any] | None) -> BatchFold | None:
+    """What folds for a computation whose input has this codec; None: its own code sees every record."""
+    if codec is None or can_fold(computation) is None:
         return None
-    if isinstance(computation.window, Session):
-        return SessionFold(computation, codec)
-    return None if computation.size % computation.every else WindowFold(computation, codec)
+    if isinstance(computation, running_fold):
+        return TotalFold(computation, codec)
+    windows = cast(windowed_fold, computation)
+    return (SessionFold if isinstance(windows.window, Session) else WindowFold)(windows, codec)
 
 
 class Aggregate:
@@ -88,6 +100,61 @@ class Aggregate:
         if isinstance(self._codec, JsonCodec):
             return self._codec.decode_many(payloads)
         return list(map(self._codec.decode, payloads))
+
+
+class TotalFold:
+    """Running totals: one result per key and checkpoint, at the time of the key's last record."""
+
+    def __init__(self, totals: running_fold, codec: Codec[Any]) -> None:
+        """Nothing is folded yet."""
+        self._totals = totals
+        self._aggregate = Aggregate(totals, codec)
+        self._counts: Counter[str] = Counter()  # of records
+        self._partials: dict[str, Any] = {}  # of other aggregates
+        self._last: dict[str, int] = {}  # of each key the last record, as a rank in all batches
+        self._batches: list[InputBatch] = []
+        self._ends: list[int] = [0]
+
+    def take(self, batch: InputBatch, low: Micros) -> bool:
+        """Fold a batch."""
+        numbers = self._aggregate.numbers([record.payload for record in batch.records])
+        keys = [key or "" for key in batch.keys]
+        if self._aggregate.kind == "count":
+            self._counts.update(keys)
+        else:
+            partials, combine = self._partials, self._aggregate.combine
+            for key, number in zip(keys, numbers, strict=True):
+                held = partials.get(key)
+                partials[key] = number if held is None else combine(held, number)
+        begin = self._ends[-1]
+        self._last.update(zip(keys, range(begin, begin + len(keys)), strict=True))
+        self._batches.append(batch)
+        self._ends.append(begin + len(keys))
+        return True
+
+    def put(self, ctx: Context) -> None:
+        """Put what was folded to the totals of its keys, and produce these."""
+        total, initial, combined = ctx.value(TOTAL), self._aggregate.initial, self._aggregate.combined
+        partials = self._counts if self._aggregate.kind == "count" else self._partials
+        for key, rank in self._last.items():
+            place = bisect_right(self._ends, rank) - 1
+            batch = self._batches[place]
+            ctx.stream, ctx.has_headers = batch.stream, batch.has_headers
+            ctx.use(batch.records[rank - self._ends[place]])
+            held = total.get(None)
+            value = combined(fresh(initial) if held is None else held, partials[key])
+            total.set(value)
+            ctx.produce(self._totals.to, value)
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget what was folded."""
+        self._counts, self._partials, self._last = Counter(), {}, {}
+        self._batches, self._ends = [], [0]
+
+    def __len__(self) -> int:
+        """How many entries are held."""
+        return len(self._last)
 
 
 class WindowFold:
@@ -205,4 +272,4 @@ class SessionFold:
         return len(self._records)
 
 
-BatchFold = WindowFold | SessionFold
+BatchFold = TotalFold | WindowFold | SessionFold

@@ -121,6 +121,11 @@ class Task:
 
     # --- records -----------------------------------------------------------------------------------
 
+    @property
+    def folds(self) -> bool:
+        """Whether records are folded, and need not wait for others."""
+        return self._fold is not None
+
     def process(self, batch: InputBatch, *, in_batches: bool) -> int:
         """Process the records of a batch. Returns how many: fewer than all if a checkpoint is wanted.
 
