@@ -33,8 +33,11 @@ from penstock.stream import (
     Tumbling,
     Value,
     Windowed,
+    chain,
     computation,
+    filter_values,
     internal_logs,
+    map_values,
     running_count,
     running_fold,
     running_max,
@@ -159,6 +162,15 @@ def plus_one(held: Any, value: Any) -> Any:
     return held + value
 
 
+def chained(last: Computation) -> Computation:
+    return chain(
+        "fold",
+        map_values("scale", lambda value: value * 2 if isinstance(value, int | float) else value, "in", "a"),
+        filter_values("keep", lambda value: str(value)[-1:] != "0", "a", "b"),
+        last,
+    )
+
+
 PIECES = {
     "count": lambda: windowed_count("fold", "in", "out", Tumbling("5s"), late="late"),
     "long": lambda: windowed_count("fold", "in", "out", Tumbling("7300d")),
@@ -179,6 +191,8 @@ PIECES = {
         result=lambda window: Windowed(window.key, window.start, window.end, -window.value),
     ),
     "min": lambda: windowed_min("fold", "in", "out", Tumbling("5s"), late="late"),
+    "chained": lambda: chained(windowed_sum("last", "b", "out", Sliding("6s", "2s"), of=abs, late="late")),
+    "chained count": lambda: chained(windowed_count("last", "b", "out", Tumbling("5s"), late="late")),
     "max": lambda: windowed_max("fold", "in", "out", Sliding("6s", "3s")),
 }
 # Numbers that a column of 64 bits holds, those that it does not, and those whose sum depends on the order.
@@ -256,6 +270,7 @@ TOTALS = {
     "max": lambda: running_max("fold", "in", "out"),
     "texts": lambda: running_max("fold", "in", "out", of=str),
     "fold": lambda: running_fold("fold", "in", "out", initial=0, fold=plus_one),
+    "chained": lambda: chained(running_sum("last", "b", "out")),
 }
 
 

@@ -1,4 +1,4 @@
-"""Steps without state that run as one computation: :class:`chain`; no log lies between them unless one is wanted."""
+"""Steps that run as one computation: :class:`chain`; no log lies between them unless one is wanted."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from typing import Any, Literal
 
 import msgspec
 
-from penstock.clock import Micros, from_micros
+from penstock.clock import Micros, duration_micros, from_micros
 from penstock.errors import BadInput
 from penstock.log.record import Headers, Moment, Record, micros
 from penstock.names import did_you_mean
 from penstock.stream.computation import STOP, Computation, Names, names_of
 from penstock.stream.context import SAME, Context
-from penstock.stream.operators import check_arguments, check_streams, set_options
+from penstock.stream.operators import at_least, check_arguments, check_streams, rekey, running_fold, set_options
+from penstock.stream.state import fresh
+from penstock.stream.timers import Timer
 
 
 class chain(Computation):
@@ -23,8 +25,10 @@ class chain(Computation):
     The streams between the steps are only names: they are not declared in the topology, and nothing is stored there.
     Those named in ``stored``, or all of them with ``stored=True``, are outputs as well, for other readers.
     Values are handed on as they are. Inputs are the streams that no step writes, outputs those that no step reads.
-    Steps have no states, timers or batches; retries and dead letters are those of the chain, for the record that came
-    in.
+    Retries and dead letters are those of the chain, for the record that came in.
+
+    The last step may have states and timers, such as windows and totals; the others may not, and none takes batches.
+    Its state is kept under the key of the record that came in, so the steps before it leave the key as it is.
     """
 
     def __init__(self, name: str, *steps: Computation, stored: Names | Literal[True] = (), **options: Any) -> None:
@@ -32,10 +36,12 @@ class chain(Computation):
         check_arguments(chain, name=name)
         if not steps:
             raise BadInput(f"{name} is a chain without steps.", hint="Give it at least one.")
-        for step in steps:
-            _check_step(name, step)
+        for rank, step in enumerate(steps, 1):
+            _check_step(name, step, is_last=rank == len(steps))
         self.name = name
         self.steps = steps
+        self.last = steps[-1]
+        self.states, self.version = self.last.states, self.last.version
         written = _unique(stream for step in steps for stream in names_of(step.outputs))
         read = _unique(stream for step in steps for stream in names_of(step.inputs))
         self.inner = {stream: _readers(steps, stream) for stream in written if stream in read}
@@ -43,14 +49,28 @@ class chain(Computation):
         self.stored = frozenset(self.inner if stored is True else _checked_stored(name, stored, self.inner))
         self.outputs = tuple(stream for stream in written if stream not in read or stream in self.stored)
         self._check_order()
+        self._check_keys()
         self.readers = {stream: _readers(steps, stream) for stream in self.inputs}
         check_streams(self)
         set_options(self, options)
+        self.output_delay = at_least(self.output_delay, duration_micros(self.last.output_delay))
 
     def process(self, record: Record[Any], ctx: Context) -> None:
         """Run the record through every step that reads its stream."""
         for step in self.readers[ctx.stream]:
             step.process(record, ChainContext(self, ctx, record, ctx.stream))  # type: ignore[arg-type]
+
+    def on_timer(self, timer: Timer, ctx: Context) -> None:
+        """Only the last step has timers."""
+        self.last.on_timer(timer, ctx)
+
+    def upgrade(self, version: int, state: str, key: str, value: Any) -> Any:
+        """Only the last step has states."""
+        return self.last.upgrade(version, state, key, value)
+
+    def overrides(self, method: str) -> bool:
+        """Whether the last step has timers, for the methods that are about them."""
+        return self.last.overrides(method) if method in ("on_timer", "upgrade") else super().overrides(method)
 
     def init(self, ctx: Context) -> None:
         """Call it for every step."""
@@ -74,15 +94,27 @@ class chain(Computation):
                     )
             written.update(names_of(step.outputs))
 
+    def _check_keys(self) -> None:
+        """Refuse steps that change keys before one that keeps state: a key's records would be in several partitions."""
+        for step in self.steps[:-1]:
+            if self.last.keeps and isinstance(step, rekey):
+                raise _changed_key(self, step.name)
+
 
 class ChainedRecord(msgspec.Struct, frozen=True, eq=False):
     """A record between two steps of a chain; its place is that of the record that came in."""
 
-    value: Any
+    given: Any
     key: Any
     time_us: Micros
     added: Headers  # by the steps before
     source: Record[Any]
+    copies: bool = False  # for a step that puts the value into several windows, and may change it
+
+    @property
+    def value(self) -> Any:
+        """What the step before produced."""
+        return fresh(self.given) if self.copies else self.given
 
     @property
     def headers(self) -> Headers:
@@ -127,8 +159,12 @@ class ChainContext:
         added = self.record.added if isinstance(self.record, ChainedRecord) else {}
         added = {**added, **headers} if headers else added
         readers = self._chain.inner.get(stream)
+        is_kept = readers is not None and self._chain.last in readers and self._chain.last.keeps
+        source_key = self._ctx.own_key
+        if is_kept and own_key != source_key and (own_key or source_key):
+            raise _changed_key(self._chain, "a step")
         if readers is None or stream in self._chain.stored:
-            output = value.value if isinstance(value, ChainedRecord) else value
+            output = value.given if isinstance(value, ChainedRecord) else value
             self._ctx.produce(stream, output, key=own_key, partition=partition, timestamp=at, headers=added or None)
         if readers is None:
             return
@@ -136,7 +172,7 @@ class ChainContext:
             value = value.value
         source = self._ctx.record
         assert source is not None  # noqa: S101 - a chain has no timers
-        record = ChainedRecord(value, own_key, at, added, source)
+        record = ChainedRecord(value, own_key, at, added, source, is_kept)
         for step in readers:
             step.process(record, ChainContext(self._chain, self._ctx, record, stream))  # type: ignore[arg-type]
 
@@ -160,12 +196,30 @@ class ChainContext:
         return getattr(self._ctx, name)
 
 
-def _check_step(name: str, step: object) -> None:
+def _changed_key(owner: chain, step: str) -> BadInput:
+    return BadInput(
+        f"{step} before {owner.last.name} in {owner.name} changes the key, under which {owner.last.name} keeps state.",
+        hint="End the chain with the step that changes the key: its stream has to be stored, so that keys meet.",
+    )
+
+
+def _check_step(name: str, step: object, *, is_last: bool) -> None:
     if not isinstance(step, Computation):
         raise BadInput(f"{step!r} in {name} is not a computation.", hint="Give ready-made steps, or @computation.")
-    if step.keeps or step.batch is not None or step.overrides("on_drain") or not step.overrides("process"):
+    takes_records = isinstance(step, running_fold) or (step.batch is None and step.overrides("process"))
+    if not takes_records or step.overrides("on_drain") or getattr(step, "folds_records", False):
         raise BadInput(
-            f"{step.name} in {name} keeps state, or works on more than single records.",
+            f"{step.name} in {name} works on more than the values of single records.",
+            hint="Add it to the topology by itself, after the chain.",
+        )
+    if step.keeps and not is_last:
+        raise BadInput(
+            f"{step.name} in {name} keeps state, and is not the last step.",
+            hint="End the chain with it, and let another computation read its output.",
+        )
+    if step.keeps and len(names_of(step.inputs)) > 1:
+        raise BadInput(
+            f"{step.name} in {name} keeps state and has several inputs.",
             hint="Add it to the topology by itself, after the chain.",
         )
     if step.policy is not STOP:

@@ -378,6 +378,14 @@ class running_fold(Operator):
         self.initial = initial
         self.fold = fold
 
+    def process(self, record: Record[Any], ctx: Context) -> None:
+        """Fold one record: the last step of a chain gets them one by one."""
+        total = ctx.value(TOTAL)
+        held = total.get(None)
+        value = self.fold(fresh(self.initial) if held is None else held, record.value)
+        total.set(value)
+        ctx.produce(self.to, value)
+
     def process_batch(self, records: list[Record[Any]], ctx: Context) -> None:
         """Fold all records, then produce the totals, each at the time of its last record."""
         total, fold = ctx.value(TOTAL), self.fold

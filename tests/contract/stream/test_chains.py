@@ -15,9 +15,20 @@ from penstock.policy import Retry
 from penstock.stream.chaining import chain
 from penstock.stream.computation import Computation, Policy, computation
 from penstock.stream.joins import join
-from penstock.stream.operators import SideOutput, filter_values, flat_map, latest, map_values, rekey, running_count
+from penstock.stream.operators import (
+    SideOutput,
+    filter_values,
+    flat_map,
+    latest,
+    map_values,
+    rekey,
+    running_count,
+    running_sum,
+)
+from penstock.stream.ranking import windowed_top
+from penstock.stream.state import Value
 from penstock.stream.topology import Topology
-from penstock.stream.windows import Tumbling, windowed_count
+from penstock.stream.windows import Session, Sliding, Tumbling, windowed_count, windowed_fold, windowed_sum
 
 
 def steps() -> list[Computation]:
@@ -112,6 +123,110 @@ class TestChains:
         assert sum(one["value"] for one in values(logs, "out")) == 100
         assert values(logs, "late") == []
 
+    @pytest.mark.parametrize("window", [Tumbling("10s"), Sliding("10s", "5s"), Session("2s")], ids=str)
+    @pytest.mark.parametrize("unit", [1, 0.5], ids=["whole", "floats"])
+    def test_windows_may_end_a_chain(self, logs: LogStore, runner: Run, window: Any, unit: float) -> None:
+        def keep(value: float) -> bool:
+            return int(value) % 3 != 0
+
+        def counted(topology: Topology, name: str, *pieces: Computation) -> None:
+            for stream in (f"{name}-out", f"{name}-late"):
+                topology.stream(stream)
+            for piece in pieces:
+                topology.add(piece)
+
+        fill(logs, "in", [], partitions=2)
+        steps = lambda name: (  # noqa: E731
+            map_values(f"{name}-scale", lambda value: value * unit, "in", f"{name}-scaled"),
+            flat_map(f"{name}-twice", lambda value: [value, -value], f"{name}-scaled", f"{name}-pairs"),
+            filter_values(f"{name}-keep", keep, f"{name}-pairs", f"{name}-kept"),
+            windowed_sum(f"{name}-sum", f"{name}-kept", f"{name}-out", window, of=abs, late=f"{name}-late"),
+        )
+        topology = Topology("both", partitions=2).stream("in", int, out_of_order="5s")
+        for stream in ("apart-scaled", "apart-pairs", "apart-kept"):
+            topology.stream(stream)
+        counted(topology, "apart", *steps("apart"))
+        counted(topology, "one", chain("one", *steps("one")))
+        given = clicks(300, spread=4)
+        for first, last in ((0, 120), (120, 300)):
+            fill(logs, "in", given[first:last], partitions=2)
+            drained(runner, topology, final=last == 300, checkpoint_records=40)
+        assert rows(logs, "one-out") == rows(logs, "apart-out")
+        assert len(rows(logs, "one-out")) > 10
+        assert rows(logs, "one-late") == rows(logs, "apart-late") == []
+        assert logs.exists("one.state")
+        assert not logs.exists("one-kept")
+
+    def test_late_records_of_a_chain_are_what_its_steps_made(self, logs: LogStore, runner: Run) -> None:
+        fill(logs, "in", [("a", 1, 100 * SECOND), ("a", 2, 130 * SECOND)])
+        topology = Topology("late").stream("in", int).stream("out").stream("late")
+        topology.add(
+            chain(
+                "sum",
+                map_values("scale", lambda value: value * 10, "in", "scaled"),
+                windowed_sum("windows", "scaled", "out", Tumbling("10s"), late="late"),
+            )
+        )
+        drained(runner, topology, final=False)
+        fill(logs, "in", [("a", 3, 101 * SECOND), ("a", 4, 131 * SECOND)])
+        drained(runner, topology)
+        assert rows(logs, "late") == [("a", 30, 101 * SECOND)]
+        assert [(one["start"], one["value"]) for one in values(logs, "out")] == [(100 * SECOND, 10), (130 * SECOND, 60)]
+
+    def test_totals_and_states_of_ones_own_may_end_a_chain(self, logs: LogStore, runner: Run) -> None:
+        @computation("seen", inputs="doubled", outputs="seen", states=[Value("n", int, 0)])
+        def seen(record: Any, ctx: Any) -> None:
+            number = ctx.value("n").get() + 1
+            ctx.value("n").set(number)
+            ctx.produce("seen", [record.value, number])
+
+        @computation("timed", inputs="doubled", outputs="fired", states=[Value("last", int)])
+        def timed(record: Any, ctx: Any) -> None:
+            ctx.value("last").set(record.value)
+            ctx.set_timer(10 * SECOND)
+
+        @timed.timer
+        def fire(timer: Any, ctx: Any) -> None:
+            ctx.produce("fired", ctx.value("last").get())
+
+        topology = Topology("kept").stream("in", int)
+        double = map_values("double", lambda value: value * 2, "in", "doubled")
+        for last in (running_sum("total", "doubled", "totals"), seen, timed):
+            topology.stream(last.outputs[0] if isinstance(last.outputs, tuple) else last.outputs)
+            topology.add(chain(f"chain-{last.name}", double, last))
+        for first in (0, 40):
+            fill(logs, "in", numbers(80, keys=4)[first : first + 40])
+            drained(runner, topology, final=first == 40, checkpoint_records=10)
+        totals = {record.key: record.value for record in records(logs, "totals")}
+        assert totals == {f"k{rest}": sum(range(2 * rest, 160, 8)) for rest in range(4)}
+        assert sorted(values(logs, "seen")) == [[2 * number, number // 4 + 1] for number in range(80)]
+        assert sorted(values(logs, "fired")) == [152, 154, 156, 158]
+
+    def test_a_step_that_changes_the_key_before_a_state_is_refused(self, logs: LogStore, runner: Run) -> None:
+        @computation("by-parity", inputs="in", outputs="keyed")
+        def by_parity(record: Any, ctx: Any) -> None:
+            ctx.produce("keyed", record.value, key=str(record.value % 2))
+
+        fill(logs, "in", numbers(6))
+        topology = Topology("failing").stream("in", int).stream("out")
+        topology.add(chain("risky", by_parity, running_count("count", "keyed", "out")))
+        one = runner(topology)
+        one.start()
+        assert not one.drain("20s")
+        assert any("changes the key" in (status.error or "") for status in one.status())
+
+    def test_windows_share_nothing_of_what_a_step_made(self, logs: LogStore, runner: Run) -> None:
+        def add(held: list[Any], value: list[int]) -> list[Any]:
+            value.append(-1)
+            return [*held, value]
+
+        fill(logs, "in", [("a", 1, SECOND)])
+        topology = Topology("shared").stream("in", int).stream("out")
+        windows = windowed_fold("fold", "listed", "out", Sliding("10s", "5s"), initial=[], fold=add)
+        topology.add(chain("all", map_values("list", lambda value: [value], "in", "listed"), windows))
+        drained(runner, topology)
+        assert [one["value"] for one in values(logs, "out")] == [[[1, -1]], [[1, -1]]]
+
     def test_a_record_that_fails_in_a_later_step_fails_as_a_whole(self, logs: LogStore, runner: Run) -> None:
         fill(logs, "in", numbers(6, keys=1))
         topology = Topology("failing").stream("in", int).stream("out", int).stream("first", int)
@@ -131,8 +246,11 @@ class TestChains:
         ("make", "says"),
         [
             (lambda: chain("c"), "without steps"),
-            (lambda: chain("c", latest("l", "a", "b")), "keeps state"),
-            (lambda: chain("c", running_count("l", "a", "b")), "keeps state"),
+            (lambda: chain("c", latest("l", "a", "b"), map_values("m", abs, "b", "c")), "not the last step"),
+            (lambda: chain("c", running_count("l", "a", "b"), map_values("m", abs, "b", "c")), "not the last step"),
+            (lambda: chain("c", rekey("r", str, "a", "b"), running_count("l", "b", "c")), "changes the key"),
+            (lambda: chain("c", join("j", "a", "b", "c", within="1s", joiner=max)), "several inputs"),
+            (lambda: chain("c", windowed_top("t", "a", "b", Tumbling("1s"), 3, by=abs)), "values of single records"),
             (lambda: chain("c", "step"), "not a computation"),  # type: ignore[arg-type]
             (
                 lambda: chain("c", map_values("two", abs, "b", "c"), map_values("one", abs, "a", "b")),

@@ -16,7 +16,7 @@ from penstock.ids import new_nonce
 from penstock.log.record import Partition, RecordBatch
 from penstock.log.store import LogStore
 from penstock.spark.runner.appends import TaskAppends
-from penstock.spark.runner.fold_path import CODE, FEW, FOLD, FoldTotals, FoldWindows, fold_path_of
+from penstock.spark.runner.fold_path import CODE, FEW, FOLD, open_fold_path
 from penstock.spark.runner.micro_batch import MicroBatch, PostponedRecord, TaskPlan, TaskResult
 from penstock.spark.runner.shipping import TaskSpec
 from penstock.spark.runner.state import WorkerState
@@ -127,11 +127,8 @@ class PartitionTask:
             checkpoint_seconds=NEVER,
         )  # fmt: skip
         self.engine.is_hurried = True  # a batch takes what there is
-        fold_path = fold_path_of(node.computation)
-        self._fold_path: FoldTotals | FoldWindows | None = None
-        if fold_path is not None:
-            ((_, known),) = self.resolved.inputs.items()
-            self._fold_path = fold_path(self.store, node.computation, known.codec)
+        known = next(iter(self.resolved.inputs.values()))
+        self._fold_path = open_fold_path(self.store, node.computation, known.codec)
         self._state = WorkerState(self.store, self.resolved, self.engine, index)
         self._state_partition = Partition(state_log(node.name), index)
         self._streams = {stream: local for local, stream in node.inputs.items()}

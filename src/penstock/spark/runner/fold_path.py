@@ -29,7 +29,15 @@ from penstock.stream.computation import Computation
 from penstock.stream.context import Output
 from penstock.stream.engine.cells import MapCell, ValueCell
 from penstock.stream.engine.checkpoint import Folded
-from penstock.stream.engine.folding import Aggregate, NotExact, aggregate_of, can_fold, put_to_windows
+from penstock.stream.engine.folding import (
+    Aggregate,
+    NotExact,
+    ValueSteps,
+    aggregate_of,
+    can_fold,
+    fold_step_of,
+    put_to_windows,
+)
 from penstock.stream.engine.task import Task
 from penstock.stream.explaining import path_in_engine
 from penstock.stream.operators import TOTAL, FieldFold, running_fold
@@ -50,30 +58,53 @@ Rows = Iterator[tuple[str, Micros, Any]]  # key, start of the window, what its r
 
 
 class RecordColumns:
-    """Some records of one partition."""
+    """Some records of one partition, or what the steps of a chain make of them."""
 
-    def __init__(self, batch: pa.RecordBatch, codec: Codec[Any]) -> None:
-        """Take the batches of the log."""
-        self.count = batch.num_rows
+    def __init__(self, batch: pa.RecordBatch, codec: Codec[Any], before: ValueSteps | None) -> None:
+        """Take a batch of the log; ``before`` are the steps between the input and the fold."""
         self.keys = batch.column("key")
         self.times: np.ndarray = batch.column("time").cast("int64").to_numpy(zero_copy_only=False)
-        self.payloads = batch.column("value")
         self.headers = batch.column("headers")
+        self.read = batch.num_rows  # before any step
+        self.newest = int(self.times.max())
+        self._payloads = batch.column("value")
         self._codec = codec
-        if int(self.times.min()) < -FAR or int(self.times.max()) > FAR:
+        self._values: list[Any] | None = None
+        if int(self.times.min()) < -FAR or self.newest > FAR:
             raise NotExact("a time is beyond every calendar.")
+        if before is not None:
+            self._values, ranks = before.run(self.decoded())
+            self.keys, self.headers = self.keys.take(list(ranks)), self.headers.take(list(ranks))
+            self.times = self.times[list(ranks)]
+        self.count = len(self.times)
 
-    def values(self) -> list[Any]:
-        """The values of the records."""
-        payloads = self.payloads.to_pylist()
+    def decoded(self) -> list[Any]:
+        """The records, decoded anew: nobody else has these values."""
+        payloads = self._payloads.to_pylist()
         if isinstance(self._codec, JsonCodec):
             return self._codec.decode_many(payloads)
         return list(map(self._codec.decode, payloads))
 
+    def values(self) -> list[Any]:
+        """The values of the records."""
+        return self.decoded() if self._values is None else self._values
+
+    def value(self, rank: int) -> Any:
+        """One value."""
+        return self._codec.decode(self._payloads[rank].as_py()) if self._values is None else self._values[rank]
+
+    def payload(self, rank: int, output: Output) -> bytes:
+        """One value as it is passed on: a record of the log as it is."""
+        if self._values is not None:
+            return output.encode(self._values[rank])
+        payload: bytes = self._payloads[rank].as_py()
+        self._codec.decode(payload)  # one that cannot be read is a failure
+        return payload
+
     def check_readable(self) -> None:
         """Raise for a record that cannot be read: it is a failure, even if it is only counted."""
-        if not isinstance(self._codec, BytesCodec):
-            self.values()
+        if self._values is None and not isinstance(self._codec, BytesCodec):
+            self.decoded()
 
     @cached_property
     def coded_keys(self) -> tuple[pa.Array, list[str]]:
@@ -109,10 +140,11 @@ class RecordColumns:
 class FoldPath:
     """Folds the batches of one task."""
 
-    def __init__(self, store: LogStore, computation: Computation, codec: Codec[Any]) -> None:
-        """``codec`` is that of the input."""
+    def __init__(self, store: LogStore, computation: Computation, codec: Codec[Any], before: ValueSteps | None) -> None:
+        """``codec`` is that of the input, ``before`` the steps between the input and the fold."""
         self._store = store
         self._codec = codec
+        self._before = before
         fold: Any = cast(running_fold | windowed_fold, computation).fold
         self._of: Callable[[Any], Any] | None = fold.of if isinstance(fold, FieldFold) else None
         self._aggregate = aggregate_of(computation)
@@ -128,7 +160,7 @@ class FoldPath:
 
             for batch in merged(self._store.arrow(Partition(log, plan.index), start, stop), limit=ROWS):
                 if batch.num_rows:
-                    yield RecordColumns(batch, self._codec)
+                    yield RecordColumns(batch, self._codec, self._before)
 
     def numbers(self, columns: RecordColumns) -> pa.Array:
         """The values to aggregate, as a column of whole numbers, or of floats if order does not matter. Else raises."""
@@ -157,9 +189,9 @@ class FoldPath:
 class FoldWindows(FoldPath):
     """Folds over tumbling and sliding windows."""
 
-    def __init__(self, store: LogStore, computation: Any, codec: Codec[Any]) -> None:
+    def __init__(self, store: LogStore, computation: Any, codec: Codec[Any], before: ValueSteps | None) -> None:
         """Nothing is folded yet."""
-        super().__init__(store, computation, codec)
+        super().__init__(store, computation, codec, before)
         self._windows: windowed_fold = computation
         self._size = computation.size
         self._every = computation.every
@@ -169,8 +201,10 @@ class FoldWindows(FoldPath):
         count, newest = 0, None
         opened = cast(MapCell, task.cells["open"])
         for columns in self.columns(plan, log):
-            count += columns.count
-            newest = max(int(columns.times.max()), newest if newest is not None else -FAR)
+            count += columns.read
+            newest = max(columns.newest, newest if newest is not None else -FAR)
+            if not columns.count:
+                continue
             self._pass_on_late(task, columns)
             try:
                 rows = list(self._in_columns(columns, task.watermark.low))
@@ -207,18 +241,17 @@ class FoldWindows(FoldPath):
     def _one_by_one(self, task: Task, opened: MapCell, columns: RecordColumns) -> None:
         """Call the fold for every record. Each window gets a copy of a value that the fold may change."""
         fold, size, every, low = self._fold, self._size, self._every, task.watermark.low
-        decode, ctx = self._codec.decode, task.ctx
-        times, payloads = columns.times.tolist(), columns.payloads.to_pylist()
-        for key, time, payload in zip(columns.texts(), times, payloads, strict=True):
+        ctx = task.ctx
+        for rank, (key, time) in enumerate(zip(columns.texts(), columns.times.tolist(), strict=True)):
             ctx.key_text = key
-            value = decode(payload)
+            value = columns.value(rank)
             starts = range(time - time % every, time - size, -every)
             is_shared = False
             for start in reversed(starts):
                 if start + size <= low:
                     continue
                 if is_shared and value.__class__ not in _UNCHANGING:
-                    value = decode(payload)
+                    value = columns.value(rank)
                 is_shared = True
                 window = self._window(task, opened, start)
                 window.value = fold(window.value, value)
@@ -242,19 +275,18 @@ class FoldWindows(FoldPath):
         lasts = columns.times - columns.times % self._every
         is_in_a_window = columns.times - lasts < self._size
         late = np.flatnonzero(is_in_a_window & (lasts + self._size <= task.watermark.low))
-        decode = self._codec.decode
+        output = task.outputs[to]
         for rank in late.tolist():
-            payload = columns.payloads[rank].as_py()
-            decode(payload)
-            produce(task.outputs[to], payload, columns.key(rank), int(columns.times[rank]), columns.header(rank))
+            payload = columns.payload(rank, output)
+            produce(output, payload, columns.key(rank), int(columns.times[rank]), columns.header(rank))
 
 
 class FoldTotals(FoldPath):
     """Running totals: produced once per batch for every key that had records."""
 
-    def __init__(self, store: LogStore, computation: Any, codec: Codec[Any]) -> None:
+    def __init__(self, store: LogStore, computation: Any, codec: Codec[Any], before: ValueSteps | None) -> None:
         """Nothing is folded yet."""
-        super().__init__(store, computation, codec)
+        super().__init__(store, computation, codec, before)
         self._totals: running_fold = computation
 
     def run(self, task: Task, plan: TaskPlan, local: str, log: str) -> Folded:
@@ -263,8 +295,10 @@ class FoldTotals(FoldPath):
         total = cast(ValueCell, task.cells[TOTAL])
         last: dict[str, tuple[str | None, Micros, Headers | None]] = {}  # of each key, the last record
         for columns in self.columns(plan, log):
-            count += columns.count
-            newest = max(int(columns.times.max()), newest if newest is not None else -FAR)
+            count += columns.read
+            newest = max(columns.newest, newest if newest is not None else -FAR)
+            if not columns.count:
+                continue
             try:
                 partials = self._in_columns(columns)
             except NotExact:
@@ -324,24 +358,36 @@ def produce(output: Output, payload: bytes, key: str | None, time: Micros, heade
 
 def fold_path_of(computation: Computation) -> type[FoldTotals] | type[FoldWindows] | None:
     """The fold path of a computation, or None if only the code path can run it."""
-    if type(computation) is running_fold:
+    step, before = fold_step_of(computation)
+    if before is not None and can_fold(computation) is None:
+        return None  # a fold of its own may change the values, which the steps before it share
+    if type(step) is running_fold:
         return FoldTotals
-    if type(computation) is windowed_fold and not (
-        isinstance(computation.window, Session) or computation.folds_records or computation.allowed_lateness
+    if type(step) is windowed_fold and not (
+        isinstance(step.window, Session) or step.folds_records or step.allowed_lateness
     ):
         return FoldWindows
     return None
 
 
+def open_fold_path(store: LogStore, computation: Computation, codec: Codec[Any]) -> FoldTotals | FoldWindows | None:
+    """What folds the batches of a computation whose input has this codec, or None."""
+    fold_path = fold_path_of(computation)
+    step, before = fold_step_of(computation)
+    return None if fold_path is None else fold_path(store, step, codec, before)
+
+
 def path_of(computation: Computation) -> tuple[str, str]:
     """The path that a computation takes, and why; for people."""
+    step, before = fold_step_of(computation)
     if fold_path_of(computation) is None and can_fold(computation) is not None:
         return CODE, "sessions, which are folded before their state is touched if all are whole numbers"
     if fold_path_of(computation) is None:
         return path_in_engine(computation)
-    aggregate = aggregate_of(computation)
+    behind = "" if before is None else ", behind the other steps of the chain"
+    aggregate = aggregate_of(step)
     if aggregate is None:
-        return FOLD, "its own function is called for every record, over columns that were decoded together"
+        return FOLD, f"its own function is called for every record, over columns that were decoded together{behind}"
     if aggregate == "count":
-        return FOLD, "counted in columns"
-    return FOLD, f"{aggregate} in columns if all are whole numbers, else record by record"
+        return FOLD, f"counted in columns{behind}"
+    return FOLD, f"{aggregate} in columns if all are whole numbers, else record by record{behind}"

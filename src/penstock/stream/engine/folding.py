@@ -10,17 +10,30 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from penstock.clock import Micros
 from penstock.codec import BytesCodec, Codec, JsonCodec
-from penstock.stream.computation import Computation
+from penstock.stream.chaining import chain
+from penstock.stream.computation import Computation, names_of
 from penstock.stream.context import Context
 from penstock.stream.engine.checkpoint import InputBatch
-from penstock.stream.operators import TOTAL, FieldFold, count_record, larger, plus, running_fold, smaller
+from penstock.stream.operators import (
+    TOTAL,
+    FieldFold,
+    SideOutput,
+    count_record,
+    filter_values,
+    flat_map,
+    larger,
+    map_values,
+    plus,
+    running_fold,
+    smaller,
+)
 from penstock.stream.state import fresh
 from penstock.stream.windows import OPEN, OpenWindow, Session, put_session, touching_sessions, windowed_fold
 
@@ -43,48 +56,110 @@ def aggregate_of(computation: Computation) -> str | None:
     return _AGGREGATES.get(fold.combine) if type(fold) is FieldFold else None
 
 
+class ValueSteps:
+    """The steps of a chain before its fold, on all values of a batch at once."""
+
+    def __init__(self, steps: Sequence[Computation]) -> None:
+        """Maps and filters, each of which reads what the one before it writes."""
+        self._steps = steps
+
+    def run(self, values: list[Any]) -> tuple[list[Any], Sequence[int]]:
+        """What comes out, and of each value which one it comes from. Raises what the functions raise."""
+        ranks: Sequence[int] = range(len(values))
+        for step in self._steps:
+            function = cast(map_values, step).function
+            if type(step) is map_values:
+                values = list(map(function, values))
+            elif type(step) is filter_values:
+                passing = [place for place, value in enumerate(values) if function(value)]
+                values, ranks = [values[place] for place in passing], [ranks[place] for place in passing]
+            else:
+                results = [
+                    (result, rank) for value, rank in zip(values, ranks, strict=True) for result in function(value)
+                ]
+                values, ranks = [result for result, _ in results], [rank for _, rank in results]
+            if SideOutput in set(map(type, values)):
+                raise NotExact("a step has a side output.")
+        return values, ranks
+
+
+def fold_step_of(computation: Computation) -> tuple[Computation, ValueSteps | None]:
+    """The computation, or of a chain its last step if those before it are maps and filters in a row; and these."""
+    if type(computation) is not chain or computation.stored:
+        return computation, None
+    *before, last = computation.steps
+    streams = [names_of(step.inputs) for step in computation.steps[1:]]
+    in_a_row = streams == [names_of(step.outputs) for step in before]
+    if in_a_row and all(type(step) in (map_values, filter_values, flat_map) for step in before):
+        return last, ValueSteps(before)
+    return computation, None
+
+
 def can_fold(computation: Computation) -> str | None:
     """What is computed if records can be folded between checkpoints; None: its own code sees every record."""
-    if type(computation) is windowed_fold:
-        is_session = isinstance(computation.window, Session)
-        if computation.allowed_lateness or (not is_session and computation.size % computation.every):
+    step, _ = fold_step_of(computation)
+    if type(step) is windowed_fold:
+        is_session = isinstance(step.window, Session)
+        if step.allowed_lateness or (not is_session and step.size % step.every):
             return None
-    elif type(computation) is not running_fold:
+    elif type(step) is not running_fold:
         return None
-    return aggregate_of(computation)
+    return aggregate_of(step)
 
 
 def fold_of(computation: Computation, codec: Codec[Any] | None) -> BatchFold | None:
     """What folds for a computation whose input has this codec; None: its own code sees every record."""
     if codec is None or can_fold(computation) is None:
         return None
-    if isinstance(computation, running_fold):
-        return TotalFold(computation, codec)
-    windows = cast(windowed_fold, computation)
-    return (SessionFold if isinstance(windows.window, Session) else WindowFold)(windows, codec)
+    step, before = fold_step_of(computation)
+    aggregate = Aggregate(step, codec, before)
+    if isinstance(step, running_fold):
+        return TotalFold(step, aggregate)
+    windows = cast(windowed_fold, step)
+    return (SessionFold if isinstance(windows.window, Session) else WindowFold)(windows, aggregate)
+
+
+class FoldRows(NamedTuple):
+    """What is folded, of each record that comes to the fold."""
+
+    keys: Sequence[str]  # no key and an empty one are the same
+    times: Sequence[Micros]
+    numbers: Sequence[Any]
+    ranks: Sequence[int]  # of the records in their batch
 
 
 class Aggregate:
     """A known fold: what it takes out of records, and how two of its values become one."""
 
-    def __init__(self, computation: running_fold | windowed_fold, codec: Codec[Any]) -> None:
-        """``codec`` is that of the input."""
-        fold: Any = computation.fold
+    def __init__(self, computation: Computation, codec: Codec[Any], before: ValueSteps | None = None) -> None:
+        """``codec`` is that of the input; ``before`` are the steps between the input and the fold."""
+        fold: Any = cast(running_fold | windowed_fold, computation).fold
         self.kind = aggregate_of(computation)
-        self.initial = computation.initial
+        self.initial = cast(running_fold | windowed_fold, computation).initial
         self.combine: Callable[[Any, Any], Any] = plus if self.kind == "count" else fold.combine
         self._codec = codec
+        self._before = before
         self._of: Callable[[Any], Any] | None = fold.of if isinstance(fold, FieldFold) else None
         is_approx = isinstance(fold, FieldFold) and fold.approx
         self._types = frozenset({int, float} if is_approx else {int})
 
-    def numbers(self, payloads: list[bytes]) -> list[Any]:
-        """What is folded of each record; raises for a record that cannot be read, and for what is not exact."""
+    def rows(self, batch: InputBatch) -> FoldRows:
+        """What is folded of a batch; raises for a record that cannot be read, and for what is not exact."""
+        payloads = [record.payload for record in batch.records]
+        keys, times, ranks = [key or "" for key in batch.keys], batch.times, range(len(payloads))
+        if self.kind == "count" and self._before is None and isinstance(self._codec, BytesCodec):
+            return FoldRows(keys, times, [1] * len(keys), ranks)
+        values = self._values(payloads)  # a record that cannot be read is a failure, even if it is only counted
+        if self._before is None:
+            return FoldRows(keys, times, self._numbers(values), ranks)
+        values, passed = self._before.run(values)
+        return FoldRows(
+            [keys[rank] for rank in passed], [times[rank] for rank in passed], self._numbers(values), passed
+        )
+
+    def _numbers(self, values: list[Any]) -> list[Any]:
         if self.kind == "count":
-            if not isinstance(self._codec, BytesCodec):
-                self._values(payloads)  # a record that cannot be read is a failure, even if it is only counted
-            return [1] * len(payloads)
-        values = self._values(payloads)
+            return [1] * len(values)
         numbers = values if self._of is None else list(map(self._of, values))
         if not self._types.issuperset(map(type, numbers)):
             raise NotExact("not only whole numbers.")
@@ -105,10 +180,10 @@ class Aggregate:
 class TotalFold:
     """Running totals: one result per key and checkpoint, at the time of the key's last record."""
 
-    def __init__(self, totals: running_fold, codec: Codec[Any]) -> None:
+    def __init__(self, totals: running_fold, aggregate: Aggregate) -> None:
         """Nothing is folded yet."""
         self._totals = totals
-        self._aggregate = Aggregate(totals, codec)
+        self._aggregate = aggregate
         self._counts: Counter[str] = Counter()  # of records
         self._partials: dict[str, Any] = {}  # of other aggregates
         self._last: dict[str, int] = {}  # of each key the last record, as a rank in all batches
@@ -117,19 +192,18 @@ class TotalFold:
 
     def take(self, batch: InputBatch, low: Micros) -> bool:
         """Fold a batch."""
-        numbers = self._aggregate.numbers([record.payload for record in batch.records])
-        keys = [key or "" for key in batch.keys]
+        rows = self._aggregate.rows(batch)
         if self._aggregate.kind == "count":
-            self._counts.update(keys)
+            self._counts.update(rows.keys)
         else:
             partials, combine = self._partials, self._aggregate.combine
-            for key, number in zip(keys, numbers, strict=True):
+            for key, number in zip(rows.keys, rows.numbers, strict=True):
                 held = partials.get(key)
                 partials[key] = number if held is None else combine(held, number)
         begin = self._ends[-1]
-        self._last.update(zip(keys, range(begin, begin + len(keys)), strict=True))
+        self._last.update(zip(rows.keys, [begin + rank for rank in rows.ranks], strict=True))
         self._batches.append(batch)
-        self._ends.append(begin + len(keys))
+        self._ends.append(begin + len(batch.records))
         return True
 
     def put(self, ctx: Context) -> None:
@@ -160,9 +234,9 @@ class TotalFold:
 class WindowFold:
     """Tumbling windows, and sliding ones that begin every whole part of their size."""
 
-    def __init__(self, windows: windowed_fold, codec: Codec[Any]) -> None:
+    def __init__(self, windows: windowed_fold, aggregate: Aggregate) -> None:
         """Nothing is folded yet."""
-        self._aggregate = Aggregate(windows, codec)
+        self._aggregate = aggregate
         self._size, self._every = windows.size, windows.every
         self._partials: dict[tuple[str, Micros], Any] = {}  # by key and step
 
@@ -172,9 +246,9 @@ class WindowFold:
         oldest = min(batch.times)
         if oldest - oldest % every + self._size <= low:
             return False
-        numbers = self._aggregate.numbers([record.payload for record in batch.records])
-        for key, time, number in zip(batch.keys, batch.times, numbers, strict=True):
-            place = (key or "", time - time % every)
+        rows = self._aggregate.rows(batch)
+        for key, time, number in zip(rows.keys, rows.times, rows.numbers, strict=True):
+            place = (key, time - time % every)
             held = partials.get(place)
             partials[place] = number if held is None else combine(held, number)
         return True
@@ -218,9 +292,9 @@ def put_to_windows(ctx: Context, aggregate: Aggregate, size: Micros, rows: Itera
 class SessionFold:
     """Sessions: records of a key that are near each other become one before the state is looked at."""
 
-    def __init__(self, windows: windowed_fold, codec: Codec[Any]) -> None:
+    def __init__(self, windows: windowed_fold, aggregate: Aggregate) -> None:
         """Nothing is folded yet."""
-        self._aggregate = Aggregate(windows, codec)
+        self._aggregate = aggregate
         self._gap, self._lasts = windows.size, windows.lasts
         self._records: list[tuple[str, Micros, Any]] = []
 
@@ -228,8 +302,8 @@ class SessionFold:
         """Fold a batch. Returns False, and does nothing, if one of its records may be late."""
         if min(batch.times) + self._gap < low:
             return False
-        numbers = self._aggregate.numbers([record.payload for record in batch.records])
-        self._records += zip([key or "" for key in batch.keys], batch.times, numbers, strict=True)
+        rows = self._aggregate.rows(batch)
+        self._records += zip(rows.keys, rows.times, rows.numbers, strict=True)
         return True
 
     def put(self, ctx: Context) -> None:
