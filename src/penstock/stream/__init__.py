@@ -6,7 +6,8 @@ state          keyed state: value, list and map, with TTL
 timers         keyed timers in event and in processing time
 operators      ready-made computations: map, filter, rekey, deduplicate, rates, running totals
 columns        records as Arrow columns: process_batch over columns, map_in_arrow
-chaining       steps without state that run as one, without a log between them
+chaining       steps that run as one computation, without a log between them
+explaining     what each computation reads, writes and keeps, and on which path it is computed
 joins          of two streams: within a span of time, by window, with a table, without a bound
 windows        counts, sums and other folds over tumbling, sliding and session windows
 ranking        the first few of every window by rank

@@ -79,7 +79,7 @@ class RecordColumns:
         self.count = len(self.times)
 
     def decoded(self) -> list[Any]:
-        """The records, decoded anew: nobody else has these values."""
+        """The records, decoded for this call alone."""
         payloads = self._payloads.to_pylist()
         if isinstance(self._codec, JsonCodec):
             return self._codec.decode_many(payloads)
