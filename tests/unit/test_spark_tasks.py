@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -498,3 +499,25 @@ def test_a_worker_that_comes_back_to_a_cut_state_log(tmp_path: Path, monkeypatch
         assert store.bounds_of(driver.state).start > held_from
         _, _, kept = driver.commit(early(driver.batch(99, COUNT - size + 10, COUNT)))
         assert sum(int(value) for value, _ in kept.values()) == COUNT
+
+
+def test_tasks_beyond_the_memory_read_their_state_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Two tasks in one worker that may hold one entry: each drops the other, and says so."""
+    totals = []
+    with ExitStack() as stores:
+        drivers = []
+        for name in ("one", "two"):
+            store = stores.enter_context(penstock.open_logs(f"file://{tmp_path / name}?durability=fast"))
+            append(store, [b"1"] * COUNT)
+            graph = Topology("t").stream("in").stream("out").stream("late").add(TOTALS["count"]())
+            drivers.append(Driver(store, graph))
+            drivers[-1].spec.state_in_memory = 1
+        for number, start in enumerate(range(0, COUNT, 200)):
+            for driver in drivers:
+                batch = driver.batch(number, start, start + 200)
+                *_, kept = driver.commit(decoded_result(task.run_task(driver.spec, batch, 0)))
+                totals.append(sum(int(value) for value, _ in kept.values()))
+    assert totals == [200, 200, 400, 400, 600, 600]
+    dropped = [record.message for record in caplog.records if "dropped from memory" in record.message]
+    assert len(dropped) == 5, "all but the last task"
+    assert "state_in_memory" in dropped[0]

@@ -9,7 +9,8 @@ which files belong together, and ``ingest_rows`` what becomes of a row.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -397,14 +398,25 @@ def _counts(frame: DataFrame) -> tuple[int, int]:
 
 
 def _keep_aside(frame: DataFrame, count: int, plan: Plan, number: int) -> None:
+    """Write the rejected rows down here: a worker of a cluster would write them to a disk of its own."""
     if count:
         bad = frame.where("reason IS NOT NULL").selectExpr("reason", "raw AS row", "file")
-        bad.write.mode("overwrite").json(f"file://{plan.aside}/batch={number}")
+        lines = (msgspec.json.encode(row.asDict()) for row in bad.toLocalIterator())
+        _write_lines(plan.aside / f"batch={number}" / "rows.json", lines)
+
+
+def _write_lines(path: Path, lines: Iterable[bytes]) -> None:
+    """Write a file whole or not at all; a batch that is repeated writes it again."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    begun = path.with_suffix(".begun")
+    with begun.open("wb") as out:
+        out.writelines(line + b"\n" for line in lines)
+        out.flush()
+        os.fsync(out.fileno())
+    begun.replace(path)
 
 
 def _keep_missing(plan: Plan, source: Source, batch: FileBatch) -> None:
-    folder = plan.aside / f"gone={batch.number}"
-    folder.mkdir(parents=True, exist_ok=True)
     paths = [source.path(name) for name in batch.missing]
-    lines = [msgspec.json.encode({"reason": GONE, "row": "", "file": path}) for path in paths]
-    (folder / "files.json").write_bytes(b"\n".join(lines) + b"\n")
+    lines = (msgspec.json.encode({"reason": GONE, "row": "", "file": path}) for path in paths)
+    _write_lines(plan.aside / f"gone={batch.number}" / "files.json", lines)

@@ -35,10 +35,14 @@ class SparkRunner(Runner):
 
     All its memory is in the log store: offsets, state, timers, plans. ``spark`` is a session, by default
     that of :func:`penstock.spark.session`. Further options are the fields of :class:`penstock.stream.runner.Settings`;
-    ``checkpoint_records`` is the most that one batch reads.
+    ``checkpoint_records`` is the most that one batch reads. A worker process holds up to ``state_in_memory`` entries of
+    state between batches (2,000,000 by default, about 1 GB); tasks beyond that read their state again for each batch.
     """
 
-    def __init__(self, topology: Topology, store: LogStore, spark: SparkSession | None = None, **options: Any) -> None:
+    def __init__(
+        self, topology: Topology, store: LogStore, spark: SparkSession | None = None, *,
+        state_in_memory: int | None = None, **options: Any,
+    ) -> None:  # fmt: skip
         """Check the topology against the store and the stored state. Nothing runs before :meth:`start`."""
         check_runner_arguments("SparkRunner", topology, store)
         if spark is not None and not hasattr(spark, "sparkContext"):
@@ -53,7 +57,10 @@ class SparkRunner(Runner):
             raise BadInput(
                 f"SparkRunner has no option {min(strange)!r}.", hint=f"It has {', '.join(Settings.__struct_fields__)}."
             )
+        if state_in_memory is not None and state_in_memory < 1:
+            raise BadInput(f"state_in_memory={state_in_memory} holds nothing.", hint="Use 1 or more entries.")
         self.settings = Settings(**{"checkpoint_records": RECORDS, **options})
+        self._state_in_memory = state_in_memory
         self.url = absolute(store.url)
         if not store.capabilities.staging:
             raise Unsupported(
@@ -90,6 +97,8 @@ class SparkRunner(Runner):
         part.streams = {name: stream for name, stream in part.streams.items() if name in mine}
         part.nodes, part.elsewhere = {node.name: node}, {}  # workers of this computation do not need their code
         spec = TaskSpec("", self.url, part, node.name, self.resolved.writers)
+        if self._state_in_memory is not None:
+            spec.state_in_memory = self._state_in_memory
         try:
             packed(spec)
         except Exception as cause:

@@ -29,6 +29,8 @@ _OWN = frozenset({
     "__struct_fields__", "__dict__", "__weakref__", "__static_attributes__", "__firstlineno__",
 })  # fmt: skip
 
+STATE_IN_MEMORY = 2_000_000  # entries, about 1 GB
+
 
 class TaskSpec(msgspec.Struct):
     """What a worker needs of a computation."""
@@ -38,6 +40,7 @@ class TaskSpec(msgspec.Struct):
     topology: Topology  # of this one computation
     name: str
     writers: Writers | None = None  # of the whole topology
+    state_in_memory: int = STATE_IN_MEMORY  # entries that a worker process holds between batches
 
 
 def packed(spec: TaskSpec) -> bytes:

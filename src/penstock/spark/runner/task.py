@@ -6,6 +6,7 @@ may start threads.
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 
 from penstock.ids import new_nonce
@@ -15,7 +16,7 @@ from penstock.spark.runner.micro_batch import MicroBatch, TaskPlan, TaskResult, 
 from penstock.spark.runner.shipping import TaskSpec, unpacked
 from penstock.stream.engine.permanent import failed_at, is_permanent
 
-MOST = 2_000_000  # entries of state that a worker holds between batches
+logger = logging.getLogger("penstock.stream")
 
 _held: OrderedDict[tuple[str, str, int], PartitionTask] = OrderedDict()
 
@@ -49,7 +50,7 @@ def run_task(spec: TaskSpec, batch: MicroBatch, rank: int) -> bytes:
         task.abandon()
         raise
     if result.error is None:
-        _hold(place, task)
+        _hold(place, task, spec.state_in_memory)
     else:
         task.abandon()
     return encoded(result)
@@ -66,11 +67,16 @@ def _computed(task: PartitionTask, batch: MicroBatch, plan: TaskPlan) -> TaskRes
     return task.run(batch, plan)
 
 
-def _hold(place: tuple[str, str, int], task: PartitionTask) -> None:
+def _hold(place: tuple[str, str, int], task: PartitionTask, limit: int) -> None:
     """Hold a task here for its next batch; those that were not used for longest are dropped."""
     _held[place] = task
     total = sum(map(len, _held.values()))
-    while total > MOST and len(_held) > 1:
-        _, oldest = _held.popitem(last=False)
+    while total > limit and len(_held) > 1:
+        (_, name, index), oldest = _held.popitem(last=False)
         total -= len(oldest)
+        logger.warning(
+            "task %s of %s is dropped from memory with %s entries of state, and read again for its next batch: "
+            "a worker process holds %s entries. SparkRunner(state_in_memory=...) sets how many.",
+            index, name, len(oldest), limit,
+        )  # fmt: skip
         oldest.abandon()
