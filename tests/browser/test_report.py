@@ -13,10 +13,10 @@ pytest.importorskip("pyarrow", reason="pyarrow is not installed here")
 pytest.importorskip("matplotlib", reason="matplotlib is not installed here")
 pytest.importorskip("datasketches", reason="datasketches is not installed here")
 
-from tests.browser.test_pages import findings, is_too_wide, shoot  # noqa: E402
-from tests.unit.test_lake_report import START, attempt, from_attempts  # noqa: E402
+from tests.browser.test_pages import findings, is_too_wide, shoot
+from tests.unit.test_lake_report import START, attempt, from_attempts
 
-from penstock.spark.lake.report import write_report  # noqa: E402
+from penstock.spark.lake.report import write_report
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark"), (1280, "dark"), (390, "light")])

@@ -119,7 +119,7 @@ def _families(figures: Figures) -> str:
         )
         for name, total in figures.families.items()
     )
-    return f"<section tabindex=0 aria-label='By queue'><h2>By queue</h2><table>{head}{rows}</table></section>"
+    return _table("By queue", head, rows)
 
 
 def _errors(figures: Figures) -> str:
@@ -134,7 +134,7 @@ def _errors(figures: Figures) -> str:
     more = len(figures.errors) - MOST_ERRORS
     rest = f"<p>And {more:,} other errors.</p>" if more > 0 else ""
     head = "<tr><th class=number>times<th><th>queue<th>error</tr>"
-    return f"<section tabindex=0 aria-label='Most frequent errors'><h2>Most frequent errors</h2><table>{head}{rows}</table>{rest}</section>"
+    return _table("Most frequent errors", head, rows, rest)
 
 
 def _circuits(figures: Figures) -> str:
@@ -148,7 +148,12 @@ def _circuits(figures: Figures) -> str:
         for row in latest
     )
     head = "<tr><th>circuit<th>open since<th>until<th class=number>for<th>why</tr>"
-    return f"<section tabindex=0 aria-label='Circuits that were open'><h2>Circuits that were open</h2><table>{head}{rows}</table></section>"
+    return _table("Circuits that were open", head, rows)
+
+
+def _table(title: str, head: str, rows: str, below: str = "") -> str:
+    """A table; where it is wider than a phone, the keyboard scrolls it too."""
+    return f"<section tabindex=0 aria-label='{title}'><h2>{title}</h2><table>{head}{rows}</table>{below}</section>"
 
 
 def _time(seconds: float | None) -> str:
