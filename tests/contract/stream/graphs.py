@@ -7,7 +7,7 @@ oracle computes the same with lists and dicts.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tests.contract.stream.asking import Row, Run, drained, fill, rows
 
 from penstock.log.store import LogStore
+from penstock.stream.chaining import chain
 from penstock.stream.computation import Computation
 from penstock.stream.state import List, Map
 from penstock.stream.topology import Topology
@@ -25,14 +26,12 @@ Oracle = Callable[[list[tuple[int, Row]]], list[Row]]
 class Step(Computation):
     """A step of a random topology: any number of inputs, one output."""
 
-    outputs = "out"
-
-    def __init__(self, kind: str, parameter: int, inputs: int) -> None:
-        """``inputs`` are called i0, i1, …"""
+    def __init__(self, kind: str, parameter: int, inputs: Sequence[str], to: str = "out") -> None:
+        """From some streams to one."""
         self.name = kind
         self.kind = kind
         self.parameter = parameter
-        self.inputs = tuple(f"i{number}" for number in range(inputs))
+        self.inputs, self.outputs, self.to = inputs, to, to
         self.states = {
             "collect": (List("items", list), Map("sums", int)),
             "window": (Map("open", int),),
@@ -47,15 +46,15 @@ class Step(Computation):
         getattr(self, f"_{self.kind}")(record, ctx)
 
     def _add(self, record: Any, ctx: Any) -> None:
-        ctx.produce("out", record.value + self.parameter)
+        ctx.produce(self.to, record.value + self.parameter)
 
     def _some(self, record: Any, ctx: Any) -> None:
         if record.value % (self.parameter + 2) != 0:
-            ctx.produce("out", record)
+            ctx.produce(self.to, record)
 
     def _spread(self, record: Any, ctx: Any) -> None:
         for turn in range(self.parameter % 3):
-            ctx.produce("out", record.value * 10 + turn, key=f"s{(record.value + turn) % 4}")
+            ctx.produce(self.to, record.value * 10 + turn, key=f"s{(record.value + turn) % 4}")
 
     def _collect(self, record: Any, ctx: Any) -> None:
         ctx.list("items").append([record.time_us, record.value])
@@ -72,15 +71,32 @@ class Step(Computation):
         """The end of the input."""
         if self.kind == "collect":
             items = ctx.list("items").items()
-            ctx.produce("out", len(items), timestamp=max(at for at, _ in items))
-            ctx.produce("out", sum(ctx.map("sums").items().values()), timestamp=1)
+            ctx.produce(self.to, len(items), timestamp=max(at for at, _ in items))
+            ctx.produce(self.to, sum(ctx.map("sums").items().values()), timestamp=1)
         else:
-            ctx.produce("out", ctx.map("open").get(timer.name), timestamp=int(timer.name))
+            ctx.produce(self.to, ctx.map("open").get(timer.name), timestamp=int(timer.name))
+
+
+def piece(kind: str, parameter: int, inputs: Sequence[str]) -> Computation:
+    """A step, or several that run as one, of which the last keeps state."""
+    if not kind.startswith("chained "):
+        return Step(kind, parameter, inputs)
+    last = kind.removeprefix("chained ")
+    return chain(
+        kind.replace(" ", "-"),
+        Step("add", parameter, inputs, to="added"),
+        Step("some", parameter, ["added"], to="chosen"),
+        Step(last, parameter, ["chosen"]),
+    )
 
 
 def oracle(kind: str, parameter: int, given_rows: list[Row]) -> list[Row]:
     """What a step makes of all its records."""
     found: list[Row] = []
+    if kind.startswith("chained "):
+        for step in ("add", "some", kind.removeprefix("chained ")):
+            given_rows = oracle(step, parameter, given_rows)
+        return given_rows
     if kind == "add":
         return [(key, value + parameter, at) for key, value, at in given_rows]
     if kind == "some":
@@ -106,7 +122,7 @@ def oracle(kind: str, parameter: int, given_rows: list[Row]) -> list[Row]:
     return found
 
 
-KINDS = ("add", "some", "spread", "collect", "window")
+KINDS = ("add", "some", "spread", "collect", "window", "chained window", "chained collect")
 
 plans = st.lists(
     st.tuples(
@@ -143,7 +159,7 @@ def run(make: Callable[[], tuple[LogStore, Run]], *, examples: int) -> None:
                 topology.stream(target, int)
                 mapped = {f"i{rank}": source for rank, source in enumerate(sources)}
                 topology.add(
-                    Step(kind, parameter, len(sources)), name=f"c{number}", concurrency=concurrency,
+                    piece(kind, parameter, [*mapped]), name=f"c{number}", concurrency=concurrency,
                     streams={**mapped, "out": target},
                 )  # fmt: skip
                 expected[target] = oracle(kind, parameter, [row for one in sources for row in expected[one]])
