@@ -131,7 +131,7 @@ def check_seq(seq: int) -> int:
 def check_values(values: Iterable[T], call: str) -> Iterator[T]:
     """Several values; a text is more likely one value."""
     if isinstance(values, str | bytes | bytearray):
-        raise BadInput(f"{call}({values[:20]!r}) is one value, no list of values.", hint="Use put(), or a list.")
+        raise BadInput(f"{call}({values[:20]!r}) is a single value, not a list.", hint="Use put(), or a list.")
     if not isinstance(values, Iterable):
         raise BadInput(f"{call}({values!r}) is not a list of values.", hint="Use put(), or a list.")
     return iter(values)

@@ -195,7 +195,7 @@ class Attempt:
         """End the attempt as failed when its time is over, although the handler's thread goes on."""
         if not self._is_first(late=True):
             return
-        error = self._too_late("its thread goes on, and keeps its slot until it returns")
+        error = self._too_late("the thread is still running and holds its slot until it returns")
         if self.context.on_cut_short is not None:
             self.context.on_cut_short(error)
         self.context.is_cut_short = True

@@ -1,6 +1,6 @@
 """Loop: the round trip in which a worker settles what has ended and claims what comes next.
 
-Whoever has time makes the round trip: a slot whose handler has just ended and finds little prepared, or the pump, a
+Any idle thread may make the round trip: a slot whose handler has just ended and finds little prepared, or the pump, a
 thread that waits for work while all slots idle. So a busy worker hands nothing from thread to thread, and an idle one
 sleeps until the store rings. Where a core is free and the store is a server, the pump also fetches the next entries
 while the slots work on the last.

@@ -115,7 +115,7 @@ class HandlerPool(ABC):
         return 0
 
     def busy(self) -> int:
-        """How many slots are taken: by entries that run, and by threads that go on after their time."""
+        """How many slots are taken: by entries that run, and by threads that outlived their time limit."""
         return max(0, len(self._in_hand) - self.prepared()) + len(self._late)
 
     def longest_running(self, now: Callable[[], Micros]) -> float:

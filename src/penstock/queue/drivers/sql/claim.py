@@ -62,7 +62,7 @@ class Claim:
     def run(self) -> Claimed:
         """Claim what is due."""
         request, session = self.request, self.session
-        # 1. A repeated claim gets what it got.
+        # 1. A repeated claim returns the entries of the first one.
         if request.repeat:
             rows = session.rows("claimed_before", claim=request.id, owner=request.owner)
             if rows:

@@ -29,7 +29,7 @@ class _Attempt(msgspec.Struct, gc=False):
     attempt: int
     started: Micros | None
     error: str | None
-    claim: str | None  # of the owner who settled it, or None if somebody else ended it
+    claim: str | None  # the settling claim, or None if nobody settled it
     result: NewResult | None = None
 
 

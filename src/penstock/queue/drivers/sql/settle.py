@@ -40,7 +40,7 @@ def is_success(step: Step) -> bool:
 
 
 def is_plain(step: Step, *, keeps_results: bool) -> bool:
-    """A success from which nothing follows that the shortest way cannot do."""
+    """Whether the fast path can settle this success."""
     if not is_success(step) or step.endings[0].lease.ref.linked:
         return False
     return keeps_results or step.endings[0].result is None

@@ -243,7 +243,7 @@ class SqliteFile:
         except StoreFull:
             return False
         except PenstockError:
-            return True  # somebody else is at it, or something is wrong that the call itself will meet
+            return True  # another process holds it, or the call itself will hit the error
         self._is_full = False
         return True
 

@@ -1,7 +1,6 @@
 """Turns: the processes that write to one file take turns, so that none has it for itself while another waits.
 
-SQLite lets whoever comes first have the write lock, and who waits only looks now and then: of two busy processes one
-gets nearly all. So before a transaction begins, its process takes a turn. Two lock files do that: ``next`` is held by
+SQLite has no queue for its write lock; waiters poll, so one of two busy processes would get it nearly every time. So before a transaction begins, its process takes a turn. Two lock files do that: ``next`` is held by
 the one process that is waiting for its turn, and whoever wants the turn has to hold ``next`` first. So a process that
 has just had its turn cannot take it again before the one that waited.
 
@@ -28,7 +27,7 @@ class Turns:
     """The turns of one handle on a file; whoever takes one passes it on."""
 
     def __init__(self, path: Path, patience: float) -> None:
-        """``patience`` is how long a turn is waited for, in seconds."""
+        """``patience`` is how long to wait for a turn, in seconds."""
         self._path = path
         self._patience = min(patience, PATIENCE_SECONDS)
         self._handles: tuple[int, int] | None = None

@@ -125,7 +125,7 @@ class Changelog:
         [[log], [names]] = connection.read_many([layout.log]), connection.list_many([layout.log])
         if log is None or names is None:
             raise connection.away("its nodes were removed")
-        # Nodes that somebody else made there are none of ours.
+        # Skip nodes that Penstock did not create.
         suffixes = (name.rpartition("c-")[2] for name in names)
         numbers = sorted(int(suffix) for suffix in suffixes if suffix.isdigit())
         for node in connection.read_many([layout.record(number) for number in numbers]):
