@@ -173,7 +173,7 @@ def test_closing_frees_queues_in_order(store: QueueStore) -> None:
     assert [lock.queue for lock in breaker.locked_queues()[circuit_hash("a")]] == ["q3", "q1", "q2"]
     view = breaker.close("a")
     assert (view.state, view.ratio, view.failures, view.successes) == ("closed", 0, 0, 0)
-    assert [breaker.tender.unlock_next() for _ in range(4)] == ["q3", "q1", "q2", None]
+    assert [breaker.periodic.unlock_next() for _ in range(4)] == ["q3", "q1", "q2", None]
     assert breaker.circuit("b").state == "open"
     assert {one.circuit for one in breaker.circuits()} == {"a", "b"}
 
@@ -185,7 +185,7 @@ def test_closing_and_removing(store: QueueStore) -> None:
     opened(breaker, "b")
     breaker.remove("a")
     assert [one.circuit for one in breaker.circuits()] == ["b"]
-    assert breaker.tender.unlock_next() == "q"
+    assert breaker.periodic.unlock_next() == "q"
 
 
 @pytest.mark.seed("G14", "G32", "G57")
@@ -193,13 +193,13 @@ def test_reopening_touches_nothing_else(store: QueueStore) -> None:
     breaker = seed_breaker(store)
     for name in ("a", "b"):
         opened(breaker, name, f"q.{name}")
-    breaker.tender.half_open_all()
+    breaker.periodic.half_open_all()
     before = breaker.circuit("a")
     view = breaker.open("a", why="re-open")
     assert (view.state, view.ratio, view.failures) == ("open", before.ratio, before.failures)
     assert [one.state for one in view.transitions] == ["open", "half_open", "open"]
     assert breaker.circuit("b").state == "half_open"
-    assert breaker.tender.unlock_next() is None
+    assert breaker.periodic.unlock_next() is None
 
 
 @pytest.mark.seed("G15", "G19", "G33")
@@ -210,12 +210,12 @@ def test_half_open_all(store: QueueStore) -> None:
     opened(breaker, "e")
     breaker.half_open("e")
     report(breaker, "fine", ok=True, circuit="f")
-    assert breaker.tender.half_open_all() == 4
+    assert breaker.periodic.half_open_all() == 4
     assert {one.circuit: one.state for one in breaker.circuits()} == {
         **dict.fromkeys("abcde", "half_open"),
         "f": "closed",
     }
-    assert breaker.tender.half_open_all() == 0
+    assert breaker.periodic.half_open_all() == 0
 
 
 @pytest.mark.seed("G16", "G34", "G50")
@@ -225,11 +225,11 @@ def test_samples_rotate(store: QueueStore, clock: FakeClock) -> None:
         for queue in queues:
             store.queue(queue).put("x")
         opened(breaker, circuit, *queues)
-    breaker.tender.half_open_all()
+    breaker.periodic.half_open_all()
     sampled = []
     for _ in range(3):
         before = {lock.queue: lock.holder for lock in store.locks()}
-        assert breaker.tender.unlock_samples() == 2
+        assert breaker.periodic.unlock_samples() == 2
         free = sorted(set(before) - {lock.queue for lock in store.locks()})
         sampled.append(free)
         for queue in free:  # the next delivery finds it failing
@@ -299,7 +299,7 @@ def test_close_one_and_all(store: QueueStore) -> None:
     assert len(breaker.circuits()) == 6
     assert {one.state for one in breaker.circuits()} == {"closed"}
     assert breaker.circuit("well").successes == 1  # closed ones keep their statistics
-    freed = [breaker.tender.unlock_next() for _ in range(16)]
+    freed = [breaker.periodic.unlock_next() for _ in range(16)]
     assert len(set(freed) - {None}) == 15
     assert freed[-1] is None
 
@@ -340,7 +340,7 @@ def test_a_failed_task_is_free_at_once(
     assert len(store.locks()) == 2
     there.tick()  # in the same interval
     assert [lock.queue for lock in store.locks()] == ["q2"]
-    assert here.tender.unlock_next() == "q2"
+    assert here.periodic.unlock_next() == "q2"
 
 
 @pytest.mark.seed("G47")
@@ -348,7 +348,7 @@ def test_unlocking_gives_the_name(store: QueueStore) -> None:
     breaker = seed_breaker(store)
     opened(breaker, "a", "q1")
     breaker.close("a")
-    assert breaker.tender.unlock_next() == "q1"
+    assert breaker.periodic.unlock_next() == "q1"
 
 
 @pytest.mark.seed("G45", "G46")
@@ -374,7 +374,7 @@ def test_samples_that_cannot_be_unlocked(store: QueueStore, monkeypatch: pytest.
     for name in "ab":
         store.queue(f"q.{name}").put("x")
         opened(breaker, name, f"q.{name}")
-    breaker.tender.half_open_all()
+    breaker.periodic.half_open_all()
     real = store.driver.unlock
     with monkeypatch.context() as patch:
 
@@ -385,13 +385,13 @@ def test_samples_that_cannot_be_unlocked(store: QueueStore, monkeypatch: pytest.
 
         patch.setattr(store.driver, "unlock", unlock)
         with pytest.raises(StoreUnavailable, match=r"q\.a"):
-            breaker.tender.unlock_samples()
+            breaker.periodic.unlock_samples()
     assert [lock.queue for lock in store.locks()] == ["q.a"]
     with monkeypatch.context() as patch:
         broken(store, patch, "locks")
         with pytest.raises(StoreUnavailable):
-            breaker.tender.unlock_samples()
-    assert breaker.tender.unlock_samples() == 1
+            breaker.periodic.unlock_samples()
+    assert breaker.periodic.unlock_samples() == 1
 
 
 @pytest.mark.seed("G53", "G54", "G56", "G58", "G64", "G66", "G68", "G70")

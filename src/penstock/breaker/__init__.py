@@ -7,7 +7,7 @@ samples      how a process shares its outcomes with the other nodes
 ledger       what the nodes share, through the store's documents
 guard        CircuitGuard: stands before a handler
 verdicts     what attempts say of the far side, on its way into the store
-tending      periodic work, once per interval in the whole cluster
+periodic     periodic work, once per interval in the whole cluster
 settings     gateleen's configuration resource, and settings of our own
 rules        routing rules: from a request's address to its circuit
 advice       configuration values from capacity and load

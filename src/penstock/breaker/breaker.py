@@ -17,8 +17,8 @@ from penstock.breaker.circuit import CircuitRecord, CircuitView, after_probe, si
 from penstock.breaker.guard import CircuitGuard, Ids, Names
 from penstock.breaker.ledger import Change, Circuit, Ledger, Stored, write_of
 from penstock.breaker.masking import masked
+from penstock.breaker.periodic import PeriodicTasks
 from penstock.breaker.settings import MILLISECOND, BreakerConfig, BreakerSettings, check_together, read_config
-from penstock.breaker.tending import Tender
 from penstock.breaker.verdicts import Plan, Verdict, short_ids
 from penstock.clock import Micros
 from penstock.errors import BadInput, CircuitNotFound, Conflict, PenstockError
@@ -57,7 +57,7 @@ class Breaker:
         config = BreakerConfig.active() if config is None else read_config(config.resource())
         self.ledger = Ledger(store, name, config, settings or BreakerSettings())
         self.ledger.on_state = self._after_change
-        self.tender = Tender(self)
+        self.periodic = PeriodicTasks(self)
         self._scopes: defaultdict[str, list[Queue[Any]]] = defaultdict(list)  # queues of guards with one circuit
         self._workers = 0
         self._workers_lock = threading.Lock()
@@ -138,14 +138,14 @@ class Breaker:
         with self._workers_lock:
             self._workers += 1
             if self._workers == 1:
-                self.tender.start()
+                self.periodic.start()
 
     def end(self) -> None:
         """A worker has stopped."""
         with self._workers_lock:
             self._workers -= 1
             if self._workers == 0:
-                self.tender.stop()
+                self.periodic.stop()
 
     def writes(self, verdicts: Sequence[Verdict]) -> Plan:
         """What to write with the settle call that ends these attempts."""
@@ -223,7 +223,7 @@ class Breaker:
             return
         failpoints.point("breaker.noted")
         if any(chunk.outcomes[-1][2] for _, chunk, _ in writes.chunks):
-            self.tender.hurry()
+            self.periodic.hurry()
         for index, circuit, before, after, verdicts in writes.changes:
             with circuit.lock:
                 asked, won = writes[index].version or 0, results[index]
@@ -269,9 +269,9 @@ class Breaker:
     def _after_change(self, circuit: Circuit, before: CircuitRecord, mine: bool) -> None:
         """A circuit is in another state than before; ``mine``: by a decision of this process."""
         record = circuit.record
-        self.tender.hurry()
+        self.periodic.hurry()
         if record.state == "closed":
-            self.tender.closed_one = True
+            self.periodic.closed_one = True
         if mine:
             self._tell_state(circuit, record)
         if record.state == "open" and before.state == "closed" and self.ledger.settings.locking == "eager":
@@ -400,7 +400,7 @@ class Breaker:
             self._move(known, "closed", by or self.ledger.by, why)
         self.ledger.remove(known)
         if self.config.unlock_queues.enabled:
-            self.tender.look_again()
+            self.periodic.look_again()
         else:  # nobody else would
             for lock in self.locked_queues().get(known.hash, ()):
                 self.store.driver.unlock(lock.queue, lock.holder)
@@ -481,4 +481,4 @@ class Breaker:
 
     def tick(self) -> Micros:
         """Do the periodic work that is due, as the background thread does. Returns when to call it again."""
-        return self.tender.tick()
+        return self.periodic.tick()

@@ -118,8 +118,8 @@ class TestCircuits(Contract):
     def test_half_open_then_one_success_closes(self, store: QueueStore, clock: FakeClock) -> None:
         breaker = Breaker(store, config())
         failing(breaker, 4)
-        assert breaker.tender.half_open_all() == 1
-        assert breaker.tender.half_open_all() == 0
+        assert breaker.periodic.half_open_all() == 1
+        assert breaker.periodic.half_open_all() == 0
         assert breaker.circuit("crm").state == "half_open"
         view = breaker.report("crm", "probe", True)
         assert (view.state, view.ratio, view.successes, view.failures) == ("closed", 0, 0, 0)
@@ -127,7 +127,7 @@ class TestCircuits(Contract):
     def test_half_open_then_one_failure_opens_again(self, store: QueueStore) -> None:
         breaker = Breaker(store, config())
         failing(breaker, 4)
-        breaker.tender.half_open_all()
+        breaker.periodic.half_open_all()
         view = breaker.report("crm", "probe", False)
         assert (view.state, view.failures) == ("open", 5)
         assert [one.state for one in view.transitions] == ["open", "half_open", "open"]
@@ -135,7 +135,7 @@ class TestCircuits(Contract):
     def test_more_successes_may_be_asked_for(self, store: QueueStore) -> None:
         breaker = Breaker(store, config(), BreakerSettings(successes=3))
         failing(breaker, 4)
-        breaker.tender.half_open_all()
+        breaker.periodic.half_open_all()
         states = [breaker.report("crm", f"probe-{index}", True).state for index in range(3)]
         assert states == ["half_open", "half_open", "closed"]
 
@@ -147,11 +147,11 @@ class TestCircuits(Contract):
             put(store, name)
             store.driver.lock(name, circuit.holder)
             clock.advance("1s")
-        breaker.tender.half_open_all()
+        breaker.periodic.half_open_all()
         sampled = []
         for _ in range(4):
             before = set(locked(store))
-            assert breaker.tender.unlock_samples() == 1
+            assert breaker.periodic.unlock_samples() == 1
             [queue] = before - set(locked(store)) - {"q.0", "q.1", "q.2", "q.3"}
             sampled.append(queue)
             clock.advance("1s")
@@ -200,9 +200,9 @@ class TestCircuits(Contract):
         breaker.report("crm", "r", True)
         store.driver.lock("late", breaker.ledger.circuit("crm").holder, "locked after it had closed")
         store.driver.lock("gone", f"breaker.{circuit_hash('no such circuit')}")
-        unlocked = {breaker.tender.unlock_next(), breaker.tender.unlock_next()}
+        unlocked = {breaker.periodic.unlock_next(), breaker.periodic.unlock_next()}
         assert unlocked == {"late", "gone"}
-        assert breaker.tender.unlock_next() is None
+        assert breaker.periodic.unlock_next() is None
 
     def test_the_schedule_half_opens_after_an_interval(
         self, store: QueueStore, open_store: OpenStore, clock: FakeClock
@@ -224,7 +224,7 @@ class TestCircuits(Contract):
         here = Breaker(store, config(), settings)
         there = Breaker(open_store(node="two"), config(), settings)
         failing(here, 4)
-        here.tender.half_open_all()
+        here.periodic.half_open_all()
         mine, theirs = here.ledger.circuit("crm"), there.ledger.circuit("crm")
         assert here.enter(mine, "a", "one") == "one"
         assert there.enter(theirs, "b", "two") == "two"
@@ -258,18 +258,18 @@ class TestCircuits(Contract):
         assert breaker.circuits() == []
         assert other.circuits() == []
         assert [one.name for one in store.driver.documents("breaker.samples.")] == []
-        assert breaker.tender.unlock_next() is not None
+        assert breaker.periodic.unlock_next() is not None
         assert failing(other, 3) == "closed"
 
     def test_samples_are_swept(self, store: QueueStore, clock: FakeClock) -> None:
         breaker = Breaker(store, config(entries_max_age_ms=60_000))
         failing(breaker, 4)
         breaker.close("crm")
-        assert breaker.tender.sweep() == 1
+        assert breaker.periodic.sweep() == 1
         breaker.report("crm", "r", True)
-        assert breaker.tender.sweep() == 0
+        assert breaker.periodic.sweep() == 0
         clock.advance("2m")
-        assert breaker.tender.sweep() == 1
+        assert breaker.periodic.sweep() == 1
 
     def test_configuration_is_shared_checked_and_audited(self, store: QueueStore, open_store: OpenStore) -> None:
         here, there = Breaker(store), Breaker(open_store(node="two"))

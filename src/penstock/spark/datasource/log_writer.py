@@ -61,13 +61,13 @@ class _LogWriting:
         from penstock.spark.datasource.arrow_batches import merged
         from penstock.spark.datasource.staging import Staging
 
-        desk = Staging(logs_at(self.options.url), self.options.log, task_number())
+        staging = Staging(logs_at(self.options.url), self.options.log, task_number())
         try:
             for batch in merged(batches, limit=4 * 10_000):
-                desk.add(batch)
-            return LogsWritten(writing, desk.close())
+                staging.add(batch)
+            return LogsWritten(writing, staging.close())
         except BaseException:
-            desk.discard()
+            staging.discard()
             raise
 
     def publish(self, messages: Sequence[WriterCommitMessage | None]) -> None:

@@ -26,41 +26,41 @@ SHORT = 1 << 16  # partitions whose numbers fit two bytes
 class Staging:
     """Writes Arrow batches aside, for one log or for those that a column ``log`` names."""
 
-    def __init__(self, store: LogStore, log: str | None, turn: int) -> None:
-        """``turn`` is the partition of the first record without a key, so that tasks begin at different partitions."""
+    def __init__(self, store: LogStore, log: str | None, first: int) -> None:
+        """``first`` is the partition of the first record without a key, so that tasks begin at different partitions."""
         self.store = store
         self.log = log
-        self._turn = turn
-        self._desks: dict[str, _Desk] = {}
+        self._next = first
+        self._staged: dict[str, _StagedLog] = {}
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Add rows with the column value, and optionally key, partition, time, headers and log."""
         if not batch.num_rows:
             return
         if self.log is not None:
-            self._desk(self.log).add(batch)
+            self._staged_log(self.log).add(batch)
             return
         names = batch.column("log")
         for name in pc.unique(names).to_pylist():
             if name is None:
                 raise BadInput("a row names no log: its column log is null.", hint="Say for every row where it goes.")
-            self._desk(name).add(batch.filter(pc.equal(names, name)))
+            self._staged_log(name).add(batch.filter(pc.equal(names, name)))
 
     def close(self) -> list[Staged]:
         """Close the stages. Returns what the transaction commits; logs without records have none."""
-        return [desk.stage.close() for desk in self._desks.values()]
+        return [staged.stage.close() for staged in self._staged.values()]
 
     def discard(self) -> None:
         """Discard everything that was staged."""
-        for desk in self._desks.values():
-            desk.stage.discard()
+        for staged in self._staged.values():
+            staged.stage.discard()
 
-    def _desk(self, name: str) -> _Desk:
-        desk = self._desks.get(name)
-        if desk is None:
+    def _staged_log(self, name: str) -> _StagedLog:
+        staged = self._staged.get(name)
+        if staged is None:
             settings = self.store.settings(check_name(name, kind="log"))
-            desk = self._desks[name] = _Desk(self.store, settings, self._turn)
-        return desk
+            staged = self._staged[name] = _StagedLog(self.store, settings, self._next)
+        return staged
 
 
 class _Spots(dict[bytes, int]):
@@ -81,14 +81,14 @@ class _Spots(dict[bytes, int]):
         return np.fromiter(map(self.__getitem__, keys), np.int64, len(keys))
 
 
-class _Desk:
+class _StagedLog:
     """Distributes the rows of one log over its partitions."""
 
-    def __init__(self, store: LogStore, settings: LogSettings, turn: int) -> None:
+    def __init__(self, store: LogStore, settings: LogSettings, first: int) -> None:
         self.store = store
         self.settings = settings
         self.stage = store.stage(settings.name)
-        self._turn = turn
+        self._next = first
         self._spots = _Spots(settings)
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -98,8 +98,8 @@ class _Desk:
         count = self.settings.partitions
         places = self._places(batch, records)
         if places is None:
-            self.stage.append_arrow([(self._turn % count, records)])
-            self._turn += 1
+            self.stage.append_arrow([(self._next % count, records)])
+            self._next += 1
             return
         # Of numbers as short as these NumPy sorts the digits, in a quarter of the time.
         order = np.argsort(places.astype(np.uint16) if count <= SHORT else places, kind="stable")
@@ -178,6 +178,6 @@ class _Desk:
             places = np.where(wanted >= 0, wanted, places)
         open_ = np.flatnonzero(places < 0)
         if len(open_):
-            places[open_] = (np.arange(len(open_)) + self._turn) % count
-            self._turn += len(open_)
+            places[open_] = (np.arange(len(open_)) + self._next) % count
+            self._next += len(open_)
         return places

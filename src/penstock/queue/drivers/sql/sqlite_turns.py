@@ -1,11 +1,12 @@
 """Turns: the processes that write to one file take turns, so that none has it for itself while another waits.
 
-SQLite has no queue for its write lock; waiters poll, so one of two busy processes would get it nearly every time. So before a transaction begins, its process takes a turn. Two lock files do that: ``next`` is held by
-the one process that is waiting for its turn, and whoever wants the turn has to hold ``next`` first. So a process that
-has just had its turn cannot take it again before the one that waited.
+SQLite has no queue for its write lock: waiters poll, so one of two busy processes would get it nearly every time. So
+before a transaction begins, its process takes a turn. Two lock files do that: ``next`` is held by the one process that
+is waiting for its turn, and a process that wants the turn has to hold ``next`` first. So a process that has just had
+its turn cannot take it again before the one that waited.
 
-This is a courtesy, not what keeps the file sound: that is SQLite's own lock. So where no lock file can be made, or a
-process that was stopped keeps one, others go on without. A lock goes with its process.
+This is a courtesy and not what keeps the file sound: that is SQLite's own lock. Where no lock file can be made, or a
+stopped process keeps one, the others continue without. A lock goes with its process.
 """
 
 from __future__ import annotations

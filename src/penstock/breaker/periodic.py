@@ -1,9 +1,8 @@
-"""Tender: the breaker's periodic work, done by any node and once per interval in the whole cluster.
+"""PeriodicTasks: the breaker's periodic work, done by any node and once per interval in the whole cluster.
 
-A task's document says when it may run next. Whoever moves that time on runs it; the others find it moved. Where the
-interval is short, one node takes all the runs of a second at once, so that a pace of a hundred per second costs one
-write per second. A node that dies with runs in hand loses them, never more than a second's worth, and no task waits
-for it.
+A task's document says when it may run next. The node that advances this time runs the task; the others see that it has
+moved. Where the interval is short, one node takes all the runs of a second at once, so a pace of a hundred per second
+costs one write per second. A node that dies loses at most one second of runs, and the other nodes are not blocked.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ MOST_LOOKED_AT = 50
 MOST_AT_ONCE = 1024
 
 
-class Turn(msgspec.Struct, frozen=True):
+class NextRun(msgspec.Struct, frozen=True):
     """When a task may run next, how far a ramp-up has come, and who wrote this."""
 
     next_us: Micros
@@ -51,7 +50,7 @@ class Turn(msgspec.Struct, frozen=True):
     by: str = ""
 
 
-class Tender:
+class PeriodicTasks:
     """Half opens circuits, unlocks samples and queues, sweeps old samples."""
 
     def __init__(self, breaker: Breaker) -> None:
@@ -152,7 +151,7 @@ class Tender:
         """
         return not self.ledger.config.circuit_check_enabled and self.ledger.stored_version > 0
 
-    # --- whose turn it is --------------------------------------------------------------------------
+    # --- which node runs a task --------------------------------------------------------------------------
 
     def _run_due(self, name: str, interval: Micros, run: Callable[[], object], now: Micros) -> Micros | None:
         """Run a task if it is due and ours to run. Returns when to look again, or None to wait for a change."""
@@ -163,7 +162,7 @@ class Tender:
                 return known
             if not self._is_wanted(name):
                 return None
-            self._take_turn(name, interval, now, granted)
+            self._take_runs(name, interval, now, granted)
         if granted and granted[0] <= now:
             # Missed runs are not made up for: all that are late run once.
             while granted and granted[0] <= now:
@@ -171,7 +170,7 @@ class Tender:
             try:
                 run()
             except BaseException:
-                self._give_turn_back(name, now)
+                self._give_runs_back(name, now)
                 raise
         return granted[0] if granted else self._next.get(name)
 
@@ -180,37 +179,37 @@ class Tender:
             return any(circuit.state == "half_open" for circuit in list(self.ledger.circuits.values()))
         return name != "unlock_queues" or bool(self._orphans())
 
-    def _take_turn(self, name: str, interval: Micros, now: Micros, granted: deque[Micros]) -> None:
+    def _take_runs(self, name: str, interval: Micros, now: Micros, granted: deque[Micros]) -> None:
         """Move a task's time on. If this node wins, it does the runs until then."""
         document = self.ledger.store.driver.document(self._document(name))
-        turn = Turn(0) if document is None else msgspec.json.decode(document.value, type=Turn)
+        next_run = NextRun(0) if document is None else msgspec.json.decode(document.value, type=NextRun)
         version = 0 if document is None else document.version
         # A time too far ahead was written under a longer interval, or by a clock that was set back since.
-        if now < turn.next_us <= now + max(interval, SECOND):
-            self._next[name] = turn.next_us
+        if now < next_run.next_us <= now + max(interval, SECOND):
+            self._next[name] = next_run.next_us
             return
         runs = max(1, SECOND // interval)
         following = now + runs * interval
-        if self._write(name, Turn(following, turn.ramp + runs, signed(self.ledger.by)), version):
-            failpoints.point("breaker.turn")
-            self._ramp[name] = turn.ramp if now - turn.next_us < max(SECOND, 2 * interval) else 0
+        if self._write(name, NextRun(following, next_run.ramp + runs, signed(self.ledger.by)), version):
+            failpoints.point("breaker.next_run")
+            self._ramp[name] = next_run.ramp if now - next_run.next_us < max(SECOND, 2 * interval) else 0
             granted.extend(now + index * interval for index in range(runs))
             self._next[name] = following
         else:
             self._next[name] = now + min(interval, POLL)
 
-    def _give_turn_back(self, name: str, now: Micros) -> None:
+    def _give_runs_back(self, name: str, now: Micros) -> None:
         """A run failed: let any node try again at once instead of an interval later."""
         self._granted.pop(name, None)
         self._next.pop(name, None)
         with contextlib.suppress(PenstockError):
             document = self.ledger.store.driver.document(self._document(name))
             if document is not None:
-                self._write(name, Turn(now, 0, signed(self.ledger.by)), document.version)
+                self._write(name, NextRun(now, 0, signed(self.ledger.by)), document.version)
 
-    def _write(self, name: str, turn: Turn, version: int) -> bool:
+    def _write(self, name: str, next_run: NextRun, version: int) -> bool:
         return self.ledger.store.driver.write(
-            [DocumentWrite(self._document(name), msgspec.json.encode(turn), version)]
+            [DocumentWrite(self._document(name), msgspec.json.encode(next_run), version)]
         ) == [True]
 
     def _document(self, name: str) -> str:
