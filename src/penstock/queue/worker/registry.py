@@ -105,7 +105,7 @@ class PoolRegistry:
         return sum(pool.in_hand() for pool in self.all())
 
     def has_room(self) -> bool:
-        """Whether a pool has room; True if there are no pools."""
+        """Whether a pool has room, or there are no pools."""
         return not self._pools or any(pool.room() > 0 for pool in self.serving())
 
     def sources(self, most: int) -> tuple[tuple[Source, ...], int]:
