@@ -20,6 +20,7 @@ demo:  ## a shop behind the dashboard, until Ctrl-C; ARGS=--once: all examples o
 
 test:  ## checks and all test groups (GROUP="unit contract" for some, JOBS=0 for one process)
 	@tools/setup.sh .venv dev
+	@tools/setup.sh .venv docs
 	@tools/install_servers.sh postgres pgbouncer mysql redis zookeeper chromium
 	@tools/install_kafka.sh
 	@tools/install_kafka.sh spark-kafka
