@@ -49,6 +49,8 @@ bench:  ## compare with peers and the bare drivers, in an environment of its own
 	@tools/install_servers.sh postgres pgbouncer mysql redis zookeeper
 	@tools/install_kafka.sh
 	@for part in $(or $(PART),queues servers postgres zookeeper batches logs kafka streams state service dashboard telemetry intake); do .venv-bench/bin/python -m benchmarks.$$part --record $(ARGS); done
+	@tools/setup.sh .venv dev
+	@$(PY) -m benchmarks.imports --record
 	@.venv-bench/bin/python -m benchmarks.figures
 
 spark-bench:  ## the benchmarks on Spark: source and sink, runner, history pipeline
