@@ -157,6 +157,21 @@ def test_what_cannot_be_exported(spark: Any, url: str, store: LogStore, tmp_path
     assert export(spark, url, "a", out).records == 0
     with pytest.raises(Conflict, match="export of another log"):
         export(spark, url, "b", out)
+    with pytest.raises(Conflict, match="has files of format parquet, not orc"):
+        export(spark, url, "a", out, file_format="orc")
+    with pytest.raises(BadInput, match="an export cannot have the format 'delta'"):
+        export(spark, url, "a", tmp_path / "delta", file_format="delta")
+
+
+def test_export_to_orc(spark: Any, url: str, store: LogStore, tmp_path: Path) -> None:
+    store.create("clicks")
+    for first in (0, 3):
+        store.log("clicks", int).append_many(range(first, first + 3))
+        assert export(spark, url, "clicks", tmp_path / "out", file_format="orc").records == 3
+    assert list((tmp_path / "out").rglob("*.orc"))
+    assert not list((tmp_path / "out").rglob("*.parquet"))
+    written = spark.read.orc(str(tmp_path / "out"))
+    assert sorted(row.offset for row in written.collect()) == list(range(6))
 
 
 @pytest.mark.parametrize("form", ["json", "csv", "parquet"])

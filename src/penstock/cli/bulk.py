@@ -70,21 +70,23 @@ def _note_folders(plan: Plan) -> None:
 def export(
     log: Annotated[str, typer.Argument(metavar="LOG", help="The log.")],
     folder: Annotated[
-        str, typer.Argument(metavar="FOLDER", help="Where the Parquet files go, by day: a folder, or a URL for Spark.")
+        str, typer.Argument(metavar="FOLDER", help="Where the files go, by day: a folder, or a URL for Spark.")
     ],
     url: Annotated[str, typer.Option("--url", envvar="PENSTOCK_LOGS_URL", metavar="URL", help="The log store.")],
     *,
     schema: Annotated[str | None, typer.Option("--schema", help='Of the payload: "page STRING, ms BIGINT".')] = None,
     type_: Annotated[str | None, typer.Option("--type", metavar="MODULE:TYPE", help="The payload's type.")] = None,
+    file_format: Annotated[str, typer.Option("--format", help="Of the files: parquet or orc.")] = "parquet",
     master: Master = None,
 ) -> None:
-    """Write a log to Parquet; run again, it adds what has come since."""
+    """Write a log to Parquet or ORC; run again, it adds what has come since."""
     from penstock.spark.lake.export import export as write
     from penstock.spark.lake.export import prepare
 
-    prepare(url, log, folder, schema=schema, type=type_)  # report errors before a JVM is started
+    # Report errors before a JVM is started.
+    prepare(url, log, folder, schema=schema, type=type_, file_format=file_format)
     with quiet_spark(master) as spark:
-        done = write(spark, url, log, folder, schema=schema, type=type_)
+        done = write(spark, url, log, folder, schema=schema, type=type_, file_format=file_format)
     typer.echo(f"{count(done.records, 'record')} written to {done.folder}")
 
 

@@ -21,14 +21,13 @@ from penstock.errors import BadInput, Conflict
 from penstock.ids import new_nonce
 from penstock.spark.lake import manifest
 from penstock.spark.lake.filesystem import FileSystem, lake_url
+from penstock.spark.lake.formats import FORMATS, check_format
 from penstock.spark.lake.manifest import DataFile, Manifest, Position
 from penstock.spark.lake.tables import SCHEMAS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-FORMATS = ("parquet", "orc")
-NO_DELTA = "Delta Lake has no release for Spark 4.3; its newest is built for 4.2."
 KEPT = 10  # manifests that are kept: readers of one of them still find its files
 CUT_OFF_MS = 10 * 60 * 1000  # during which an incomplete manifest may still be under way
 ABANDONED_MS = 24 * 60 * 60 * 1000  # after which the files of a run that never committed are deleted
@@ -39,12 +38,7 @@ class Lake:
 
     def __init__(self, spark: SparkSession, place: str | Path, *, file_format: str | None = None) -> None:
         """Look up the file system; nothing is read yet. ``file_format`` is for a new lake; the default is Parquet."""
-        if file_format is not None and file_format not in FORMATS:
-            reason = f"{NO_DELTA} " if file_format.lower() == "delta" else ""
-            raise BadInput(
-                f"a lake cannot have the format {file_format!r}.", hint=f"{reason}There are {', '.join(FORMATS)}."
-            )
-        self._wanted_format = file_format
+        self._wanted_format = None if file_format is None else check_format(file_format, "a lake")
         self.spark = spark
         self.url = lake_url(place)
         self.files = FileSystem(spark, self.url)
