@@ -1,4 +1,4 @@
-"""Export: a log into files of Parquet or ORC, by day, on any file system that Spark knows. Each run adds what is new."""
+"""Export: a log into Parquet or ORC files by day, on any file system that Spark knows. Each run adds what is new."""
 
 from __future__ import annotations
 
