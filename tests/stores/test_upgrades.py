@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.contract.queue.asking import end, take_one
 from tests.places import STORES
 from tests.stores.servers_of_ones_own import eventually
 
 import penstock
 from penstock.errors import SchemaMismatch
+from penstock.queue.queues import QueueStore
 
 ROOT = Path(penstock.__file__).parents[1]
 
@@ -192,6 +194,32 @@ def test_a_space_of_the_version_before_gets_links(kind: str, tmp_path: Path, ser
         work.put(2, after=[first])
         penstock.Worker(store).drain()
         assert done_in == [1, 2]
+
+
+def test_letters_of_an_earlier_redis_space_come_first_in_their_order(
+    tmp_path: Path, servers: Callable[[str], Any]
+) -> None:
+    url = STORES["redis"](tmp_path, servers).url
+
+    def bury(store: QueueStore, *numbers: int) -> None:
+        for number in numbers:
+            store.queue("work", int).put(number, labels={"kind": "a"})
+            end(store, take_one(store, "work"), "dead")
+
+    with penstock.open_queues(url) as store:
+        bury(store, 1, 2, 3)
+    with contextlib.closing(redis_of(servers)) as connection:
+        for key in connection.keys("{penstock}:dead*"):
+            if connection.type(key) == b"zset":
+                connection.zadd(key, dict.fromkeys(connection.zrange(key, 0, -1), 0))
+        connection.set("{penstock}:schema", 3)
+    with penstock.open_queues(url) as store:
+        bury(store, 4)
+        work = store.queue("work", int)
+        assert [letter.payload for letter in work.dead()] == [b"1", b"2", b"3", b"4"]
+        assert [letter.payload for letter in work.dead(labels={"kind": "a"})] == [b"1", b"2", b"3", b"4"]
+        first = work.dead(limit=2)
+        assert [letter.payload for letter in work.dead(after=first[-1].seq)] == [b"3", b"4"]
 
 
 def redis_of(servers: Callable[[str], Any]) -> Any:

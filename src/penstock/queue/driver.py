@@ -326,7 +326,7 @@ class Driver(ABC):
 
     @abstractmethod
     def dead(self, where: Find) -> list[Entry[Any]]:
-        """Dead letters, by seq."""
+        """Dead letters, by seq: in the order of death."""
 
     @abstractmethod
     def history(self, where: Find) -> list[HistoryRow]:

@@ -55,7 +55,7 @@ class Endings:
     ) -> None:
         """End an entry that a claim holds (``key``) or that waits."""
         self._leave(live, key)
-        self.record(live, state, key=key, started=started, error=error, by_owner=by_owner)
+        row = self.record(live, state, key=key, started=started, error=error, by_owner=by_owner)
         self._over.append((live, state))
         if result is not None:
             self._results[live.body.id] = KeptResult(
@@ -63,7 +63,8 @@ class Endings:
             )
         if state == "dead":
             last = live.error if error is None else error
-            self._dead.append(msgspec.structs.replace(live, suspect=False, error=last))
+            # Its number is that of the row: dead letters are in the order of death.
+            self._dead.append(msgspec.structs.replace(live, seq=row.seq, suspect=False, error=last))
 
     def record(
         self,
@@ -74,7 +75,7 @@ class Endings:
         started: Micros | None = None,
         error: str | None = None,
         by_owner: bool = False,
-    ) -> None:
+    ) -> Attempt:
         """Write an attempt down in the history."""
         seq = next(self._state.row_seqs)
         if key is None:
@@ -87,6 +88,7 @@ class Endings:
             started = claim.claimed_us if started is None else started
             row = Attempt(seq, live, state, live.attempt, claim.owner, started, self._now, error, token)
         self._attempts.append(row)
+        return row
 
     def give_back(
         self,

@@ -68,7 +68,7 @@ def _named_ids(state: State, where: Find) -> Iterable[str] | None:
 
 
 def dead_letters(state: State, where: Find) -> list[Dead]:
-    """Dead letters by position."""
+    """Dead letters, in the order of death."""
     if where.states is not None and "dead" not in where.states:
         return []
     ids = _named_ids(state, where)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from penstock.queue.protocol import Definition, Find, KeptResult, Link, Part, TransferRow, Wait
 from penstock.queue.protocol import Hold as TransferHold
 from penstock.queue.rules.read import attempts, dead_letters, find_live
@@ -94,7 +96,7 @@ def _load_one(state: State, item: TransferRow) -> None:
     if item.part == "live":
         state.add_ready(live)
     elif item.part == "dead":
-        state.dead[item.id] = Dead(live, item.ended_us or 0)
+        state.dead[item.id] = Dead(replace(live, seq=next(state.row_seqs)), item.ended_us or 0)
     else:
         seq = next(state.row_seqs)
         state.history[seq] = Attempt(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 from tests.contract.queue.asking import (
     Contract,
     claim,
@@ -52,6 +53,48 @@ class TestDeadLetters(Contract):
         assert tally(store, "f.1")[4] == 4
         if store.capabilities.label_search:
             assert values(queue.dead(labels={"parity": "odd"})) == [1, 3]
+
+    def test_in_the_order_of_death_not_of_the_puts(self, store: QueueStore, clock: FakeClock) -> None:
+        leases = []
+        for number in range(6):
+            put(store, "q", number, labels={"parity": "odd" if number % 2 else "even"})
+            leases.append(take_one(store, "q"))
+        first = leases.pop(2)
+        end(store, first, "dead", error="x")
+        clock.advance("1s")
+        for lease in reversed(leases):
+            end(store, lease, "dead", error="x")
+        put(store, "r", "other queue")
+        end(store, take_one(store, "r"), "dead", error="x")
+        assert values(store.driver.dead(Find())) == [2, 5, 4, 3, 1, 0, "other queue"]
+        queue = store.queue("q")
+        assert values(queue.dead()) == [2, 5, 4, 3, 1, 0]
+        ids = tuple(letter.id for letter in queue.dead())
+        assert [letter.id for letter in store.driver.dead(Find(ids=ids[::-1]))] == list(ids)
+        if store.capabilities.label_search:
+            assert values(queue.dead(labels={"parity": "even"})) == [2, 4, 0]
+        numbers = [letter.seq for letter in queue.dead()]
+        assert numbers == sorted(set(numbers))
+        for newest_first in (False, True):
+            for where in (Find(queue="q", limit=2), Find(family="q", limit=2), Find(ids=ids, limit=2)):
+                paged: list[object] = []
+                after = 0
+                while page := store.driver.dead(replace(where, after=after, newest_first=newest_first)):
+                    paged += values(page)
+                    after = page[-1].seq
+                assert paged == ([0, 1, 3, 4, 5, 2] if newest_first else [2, 5, 4, 3, 1, 0])
+
+    def test_what_dies_later_appears_behind_the_mark(self, store: QueueStore) -> None:
+        old, young = put(store, "q", "old"), put(store, "q", "young")
+        taken = {entry.id: entry for entry in (take_one(store, "q"), take_one(store, "q"))}
+        end(store, taken[young], "dead", error="x")
+        mark = store.driver.mark("dead")
+        end(store, taken[old], "dead", error="x")
+        assert values(store.driver.dead(Find(after=mark))) == ["old"]
+        # It comes back and dies again: behind all others.
+        store.driver.replay([young])
+        end(store, take_one(store, "q"), "dead", error="x")
+        assert values(store.driver.dead(Find())) == ["old", "young"]
 
     def test_purge_is_all_that_ends_them(self, store: QueueStore, clock: FakeClock) -> None:
         old = bury(store, "q", "old")

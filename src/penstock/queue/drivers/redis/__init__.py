@@ -18,7 +18,7 @@ All keys of a space begin with its hash tag, ``{space}:``, and so lie in one slo
 - ``ready:<queue>[:<node>]``: what waits, by priority, due and sequence; ``suspect:…`` and ``parked:…`` beside it;
 - ``claims``: one record per claim with all it holds; ``until``: when each runs out;
 - ``history``: records of attempts that ended together; ``history:<queue>``, ``trail:<id>``: where to find them;
-- ``dead``, ``dead:<queue>``, ``dead_all``: dead letters; ``live:<queue>``: what lives, by sequence;
+- ``dead``, ``dead:<queue>``, ``dead_all``: dead letters, by order of death; ``live:<queue>``: what lives, by sequence;
 - ``queues``: definitions and lanes; ``serving:<node>``, ``opening:<node>``, ``suspected:<node>``: queues with work;
 - ``holds`` of unique ids, ``label:…`` indexes, ``locks:…``, ``receipts``, ``schedules``, ``subscriptions``, ``nodes``.
 """

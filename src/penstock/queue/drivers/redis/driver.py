@@ -102,7 +102,7 @@ class RedisDriver(Driver):
         self._batcher = CallBatcher(self._send_calls)
         try:
             check_settings(read_settings(self._server), self.name, durable=self.durable)
-            schema.check_or_set(self._server, self._key, self.space)
+            schema.check_or_set(self._server, self._key, self.space, lambda: self._manage("number_letters"))
             with suppress(StoreReadOnly):  # a replica has the library when its primary has
                 self._look("counts", queue="penstock")  # may it run functions on these keys?
         except BaseException as error:
@@ -266,7 +266,7 @@ class RedisDriver(Driver):
         return [serialization.read_live(hit) for hit in self._search("live", where)]
 
     def dead(self, where: Find) -> list[Entry[Any]]:
-        """Dead letters, by seq."""
+        """Dead letters, in the order of death."""
         return [serialization.read_dead(hit) for hit in self._search("dead", where)]
 
     def history(self, where: Find) -> list[HistoryRow]:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 
 from penstock.errors import SchemaMismatch, StoreReadOnly
 from penstock.queue.drivers.redis.connection import Server
 from penstock.queue.drivers.version import check_version
 
-VERSION = 3
-OLDEST = 2  # from which on it is enough to write the new version: nothing that was there is kept in another way
+VERSION = 4
+OLDEST = 2  # from which on a space can be used; what differs is its dead letters, which have no numbers yet
 
 
-def check_or_set(server: Server, prefix: str, space: str) -> None:
-    """Write our version where there is none. A replica has the version of its primary, and cannot be written to."""
+def check_or_set(server: Server, prefix: str, space: str, number_letters: Callable[[], object]) -> None:
+    """Write our version where there is none. A replica has the version of its primary, and cannot be written to.
+
+    ``number_letters`` numbers the dead letters of a space of an earlier version.
+    """
     key = f"{prefix}schema"
     version = server.ask("GET", key)
     if version is None:
@@ -24,6 +28,7 @@ def check_or_set(server: Server, prefix: str, space: str) -> None:
     if OLDEST <= int(version) < VERSION:
         # From now on older releases, which know nothing of links, are refused.
         with suppress(StoreReadOnly):
+            number_letters()
             server.ask("SET", key, VERSION)
     elif int(version) < OLDEST:
         raise SchemaMismatch(

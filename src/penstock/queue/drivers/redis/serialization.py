@@ -103,9 +103,9 @@ def read_live(hit: Reply) -> Entry[Any]:
 
 def read_dead(hit: Reply) -> Entry[Any]:
     """A dead letter."""
-    text, content, node, error, ended = hit
+    text, content, node, error, ended, number = hit
     entry = _entry("dead", read_item(text), read_body(content), node, error)
-    entry.ended_us = ended
+    entry.seq, entry.ended_us = number, ended
     return entry
 
 

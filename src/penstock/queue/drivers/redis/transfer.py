@@ -21,8 +21,8 @@ def read_live(hit: Any) -> TransferRow:
 
 def read_dead(hit: Any) -> TransferRow:
     """A dead letter as the search gave it."""
-    text, content, node, error, ended = hit
-    fields = {**_fields(text, content, node), "suspect": False}
+    text, content, node, error, ended, number = hit
+    fields = {**_fields(text, content, node), "seq": number, "suspect": False}
     return TransferRow(part="dead", state="dead", error=_text(error), ended_us=ended, **fields)
 
 

@@ -138,6 +138,17 @@ function manage.unsubscribe()
   return { call('HDEL', K.subscriptions, request.name) }
 end
 
+-- Letters of a space that numbered them in the order of the puts: they keep it, before all that die from now on.
+function manage.number_letters()
+  local fields = call('ZRANGEBYSCORE', K.dead_all, 0, 0)
+  for _, field in ipairs(fields) do
+    local _, text, node = history.read_letter(call('HGET', K.dead, field))
+    history.number(field, entry.build(text, node), next_number('dead'))
+  end
+  flush()
+  return { #fields }
+end
+
 function manage.beat()
   call('HSET', K.nodes, request.node, format('%.0f', now))
   return { 1 }

@@ -40,16 +40,19 @@ function search.in_order(numbers)
   return numbers
 end
 
+-- Without conditions every candidate is a hit, and there is no need to look at more than are asked for.
+function search.wanted()
+  local conditions = where.states or where.from or where.before or where.labels
+  return conditions and search.page or min(search.page, request.limit)
+end
+
 -- The next numbers beyond the cursor, over all the indexes together, and whether there may be more. Of many indexes
 -- only a little is read at a time: then what comes after the end of a part is left for the next time.
 function search.candidates(indexes, cursor)
   local command, from, to = 'ZRANGEBYLEX', '-', '+'
   if where.newest then command, from, to = 'ZREVRANGEBYLEX', '+', '-' end
   if cursor then from = '(' .. search.field(cursor) end
-  -- Without conditions every candidate is a hit, and there is no need to look at more than are asked for.
-  local conditions = where.states or where.from or where.before or where.labels
-  local wanted = conditions and search.page or min(search.page, request.limit)
-  local share = max(20, floor(wanted / max(1, #indexes)))
+  local share = max(20, floor(search.wanted() / max(1, #indexes)))
   local numbers, bound = {}, nil
   for _, key in ipairs(indexes) do
     local page = call(command, key, from, to, 'LIMIT', 0, share)
@@ -119,11 +122,10 @@ end
 local kinds = { live = {}, dead = {}, history = {} }
 
 -- Looks at candidates a few at a time, for bodies may be large: those that `hit` makes something of, at most so many.
-function search.collect(numbers, most, read, hit)
+function search.collect(candidates, most, read, hit)
   local hits = {}
-  for start = 1, #numbers, search.chunk do
-    local fields = {}
-    for i = start, min(start + search.chunk - 1, #numbers) do fields[#fields + 1] = packed(numbers[i]) end
+  for start = 1, #candidates, search.chunk do
+    local fields = { unpack(candidates, start, min(start + search.chunk - 1, #candidates)) }
     local values = read(fields)
     for i, field in ipairs(fields) do
       if #hits == most then return hits end
@@ -174,31 +176,60 @@ function kinds.live.page(cursor, most)
     local labelled = search.smallest(search.label_indexes(K['label:']))
     numbers, more = search.candidates(labelled and { labelled } or search.queue_indexes(K['live:']), cursor)
   end
-  return search.collect(numbers, most, kinds.live.read, kinds.live.hit), more and numbers[#numbers]
+  local fields = {}
+  for i = 1, #numbers do fields[i] = packed(numbers[i]) end
+  return search.collect(fields, most, kinds.live.read, kinds.live.hit), more and numbers[#numbers]
 end
 
 -- --- dead letters ------------------------------------------------------------------------------------------
 
-function kinds.dead.read(fields) return batch.get(K.dead, fields) end
+function kinds.dead.read(fields)
+  return { letters = batch.get(K.dead, fields), numbers = call('ZMSCORE', K.dead_all, unpack(fields)) }
+end
 
--- Item, body, node, error, ended.
-function kinds.dead.hit(_, letters, i)
-  if not letters[i] then return nil end
-  local ended, text, node, err = history.read_letter(letters[i])
+-- Item, body, node, error, ended, number.
+function kinds.dead.hit(_, values, i)
+  local letter, number = values.letters[i], tonumber(values.numbers[i] or nil)
+  if not letter or not number then return nil end
+  local ended, text, node, err = history.read_letter(letter)
   local content = call('HGET', K.entries, item.body_field(text))
-  if content and search.fits(content, 'dead', ended) then return { text, content, node, err, ended } end
+  if content and search.fits(content, 'dead', ended) then return { text, content, node, err, ended, number } end
+end
+
+-- The next letters of a set beyond the cursor, and the number of the last one if there may be more.
+function search.letters(key, cursor)
+  local command, from, to = 'ZRANGEBYSCORE', '-inf', '+inf'
+  if where.newest then command, from, to = 'ZREVRANGEBYSCORE', '+inf', '-inf' end
+  if cursor then from = format('(%.0f', cursor) end
+  local most = search.wanted()
+  local fields = call(command, key, from, to, 'LIMIT', 0, most)
+  return fields, #fields == most and tonumber(call('ZSCORE', key, fields[#fields]))
+end
+
+-- Letters of the ids asked for, in order.
+function search.letters_of_ids()
+  local numbers, field_of = {}, {}
+  for _, field in ipairs(batch.get(K.ids, where.ids)) do
+    local number = field and tonumber(call('ZSCORE', K.dead_all, field) or nil)
+    if number and search.beyond(number) then
+      numbers[#numbers + 1] = number
+      field_of[number] = field
+    end
+  end
+  local fields = {}
+  for i, number in ipairs(search.in_order(numbers)) do fields[i] = field_of[number] end
+  return fields, false
 end
 
 function kinds.dead.page(cursor, most)
-  local numbers, more
+  local fields, more
   if where.ids then
-    numbers, more = search.by_ids(), false
+    fields, more = search.letters_of_ids()
   else
     local labelled = search.smallest(search.label_indexes(K['dead_label:']))
-    local key = labelled or (where.queue and K['dead:'] .. where.queue) or K.dead_all
-    numbers, more = search.candidates({ key }, cursor)
+    fields, more = search.letters(labelled or (where.queue and K['dead:'] .. where.queue) or K.dead_all, cursor)
   end
-  return search.collect(numbers, most, kinds.dead.read, kinds.dead.hit), more and numbers[#numbers]
+  return search.collect(fields, most, kinds.dead.read, kinds.dead.hit), more
 end
 
 -- --- history -----------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ function transfer.dead(e, ending)
   later('HSET', K.ids, e.id, field)
   later('HSET', K.states, field, 'D' .. packed(0))
   local text = spack('>i8', ending[3]) .. item.text(e) .. pack({ e.node, ending[4] })
-  set(work.buried, #work.buried + 1, { e = e, text = text })
+  set(work.buried, #work.buried + 1, { e = e, text = text, number = next_number('dead') })
   local q = queue.read(e.queue)
   if q.unknown then queue.stale[e.queue] = true end
 end

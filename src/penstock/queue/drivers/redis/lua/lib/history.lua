@@ -70,7 +70,7 @@ function history.finish(e, state, err, started, settled)
   local key = history.add(e, state, err, started, settled)
   work.rows[#work.rows].last = { field = field, text = (state == 'dead' and 'D' or 'H') .. key }
   if state == 'dead' then
-    set(work.buried, #work.buried + 1, { e = e, error = err or e.error })
+    set(work.buried, #work.buried + 1, { e = e, error = err or e.error, number = next_number('dead') })
   end
   entry.change(field, false)
   if e.mode ~= 'period' then hold.let_go(e) end
@@ -121,10 +121,10 @@ function history.names(id, number, from)
   return false
 end
 
-function history.write_labels(labels, key, name, adds)
+function history.write_labels(labels, key, name, adds, score)
   for label, value in pairs(labels) do
     local at = key .. label .. '=' .. value
-    if adds then later('ZADD', at, 0, name) else later('ZREM', at, name) end
+    if adds then later('ZADD', at, score or 0, name) else later('ZREM', at, name) end
   end
 end
 
@@ -142,7 +142,8 @@ end
 
 -- --- dead letters ----------------------------------------------------------------------------------------
 
--- A letter is when it died, its item, and as a packed list its node and its error.
+-- A letter is when it died, its item, and as a packed list its node and its error. Letters are numbered in the order of
+-- death: the scores of the sets they are found in.
 function history.letter(e, err) return spack('>i8', now) .. item.text(e) .. pack({ e.node, err or false }) end
 
 function history.read_letter(text)
@@ -150,11 +151,15 @@ function history.read_letter(text)
   return sunpack('>i8', text), sub(text, 9, 8 + item.size), rest[1], rest[2]
 end
 
-function history.bury(field, e, text)
+function history.bury(field, e, text, number)
   later('HSET', K.dead, field, text)
-  later('ZADD', K['dead:'] .. e.queue, 0, field)
-  later('ZADD', K.dead_all, 0, field)
-  if e.labels then history.write_labels(e.labels, K['dead_label:'], field, true) end
+  history.number(field, e, number)
+end
+
+function history.number(field, e, number)
+  later('ZADD', K['dead:'] .. e.queue, number, field)
+  later('ZADD', K.dead_all, number, field)
+  if e.labels then history.write_labels(e.labels, K['dead_label:'], field, true, number) end
 end
 
 function history.exhume(e)
@@ -170,7 +175,8 @@ function history.write_dead()
   for i = 1, #work.exhumed do history.exhume(work.exhumed[i]) end
   for i = 1, #work.buried do
     local e = work.buried[i].e
-    history.bury(packed(e.seq), e, work.buried[i].text or history.letter(e, work.buried[i].error))
+    local text = work.buried[i].text or history.letter(e, work.buried[i].error)
+    history.bury(packed(e.seq), e, text, work.buried[i].number)
   end
   work.exhumed, work.buried = {}, {}
 end
