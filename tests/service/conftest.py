@@ -26,14 +26,14 @@ def logs(tmp_path: Path) -> Iterator[LogStore]:
 
 
 @pytest.fixture
-def serving(queues: QueueStore, logs: LogStore) -> Iterator[Callable[..., TestClient]]:
+def serving_store() -> Iterator[Callable[..., TestClient]]:
     opened: list[TestClient] = []
 
-    def serve(*, with_logs: bool = True, topologies: tuple[Any, ...] = (), **settings: Any) -> TestClient:
-        made = create_app(
-            ServiceSettings(queues=queues.name, **settings), queues, logs if with_logs else None, topologies
-        )
-        client = TestClient(made, "http://127.0.0.1", raise_server_exceptions=False)
+    def serve(
+        queues: QueueStore, logs: LogStore | None = None, topologies: tuple[Any, ...] = (), **settings: Any
+    ) -> TestClient:
+        app = create_app(ServiceSettings(queues=queues.name, **settings), queues, logs, topologies)
+        client = TestClient(app, "http://127.0.0.1", raise_server_exceptions=False)
         client.__enter__()
         opened.append(client)
         return client
@@ -41,6 +41,14 @@ def serving(queues: QueueStore, logs: LogStore) -> Iterator[Callable[..., TestCl
     yield serve
     for client in opened:
         client.__exit__(None, None, None)
+
+
+@pytest.fixture
+def serving(serving_store: Callable[..., TestClient], queues: QueueStore, logs: LogStore) -> Callable[..., TestClient]:
+    def serve(*, with_logs: bool = True, topologies: tuple[Any, ...] = (), **settings: Any) -> TestClient:
+        return serving_store(queues, logs if with_logs else None, topologies, **settings)
+
+    return serve
 
 
 @pytest.fixture

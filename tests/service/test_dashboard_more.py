@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import html
+import re
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
+from tests.contract.queue.asking import end, take
 from tests.dashboard_scenes import fill, topology
 from tests.service.test_dashboard import do
 
@@ -56,6 +59,29 @@ def test_a_place_that_no_page_has_is_the_first_one(shop: TestClient, place: str)
         addressed = f"{path}{'&' if '?' in path else '?'}after={place}"
         assert shop.get(addressed).status_code == shop.get(path).status_code, addressed
     assert shop.get("/ui/queues", params={"page": place}).status_code == 200
+
+
+@pytest.mark.parametrize("url", ["memory://", "sqlite:///{folder}/letters.db"])
+@pytest.mark.parametrize("path", ["/ui/queues/q?tab=dead", "/ui/queues/q?tab=history", "/ui/dead", "/ui/dead?error=no"])
+def test_all_pages_together_have_every_letter_whenever_it_was_put(
+    serving_store: Callable[[QueueStore], TestClient], tmp_path: Path, url: str, path: str
+) -> None:
+    with open_queues(url.format(folder=tmp_path), clock=FakeClock()) as store:
+        for number in range(120):
+            store.queue("q").put(number, id=f"letter-{number:03d}")
+        taken = take(store, "q", limit=120)
+        for entry in reversed(taken):  # the last one put dies first
+            end(store, entry, "dead", error="no such address")
+            store.clock.advance("1s")  # type: ignore[attr-defined]
+        client = serving_store(store)
+        seen: list[str] = []
+        page = path
+        while page:
+            text = client.get(page).text
+            seen += re.findall(r'href="/ui/queues/q/entries/(letter-\d+)"', text)
+            onward = re.search(r'href="([^"]*[?&;]after=[^"]*)"', text)
+            page = "" if onward is None else html.unescape(onward[1])
+        assert list(dict.fromkeys(seen)) == [f"letter-{number:03d}" for number in range(120)]
 
 
 # --- undo --------------------------------------------------------------------------------------------

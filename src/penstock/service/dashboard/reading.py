@@ -227,26 +227,22 @@ class Reading:
         return self._newest(self.queues.driver.history, where, text, before)
 
     def _newest(self, read: Callable[[Find], list[Row]], where: Find, text: str, before: str) -> Slice:
-        """Rows below a place ``ended.seq``, whose error mentions a text."""
-        ended_text, _, seq_text = before.partition(".")
-        ended_us, seq = whole_number(ended_text), whole_number(seq_text)
-        place = None if ended_us is None or seq is None else (ended_us, seq)
+        """Rows with a lower sequence number, whose error mentions a text. The numbers are in the order of the ends."""
+        after = whole_number(before) or 0
         rows: list[Row] = []
         scanned = 0
         while len(rows) < PAGE and scanned < MOST_SCANNED:
-            limit = PAGE + 450 if text or place else PAGE
-            until = where.before_us if place is None else place[0] + 1
-            page = read(msgspec.structs.replace(where, before_us=until, newest_first=True, limit=limit))
-            fresh = [row for row in page if place is None or row.seq < place[1]]
-            for row in fresh:
-                scanned, place = scanned + 1, (row.ended_us or 0, row.seq)
+            limit = PAGE + 450 if text else PAGE
+            page = read(msgspec.structs.replace(where, after=after, newest_first=True, limit=limit))
+            for row in page:
+                scanned, after = scanned + 1, row.seq
                 if mentions(row.error, text):
                     rows.append(with_traceback(row))
                     if len(rows) == PAGE:
-                        return Slice(rows, f"{place[0]}.{place[1]}")
-            if len(page) < limit or not fresh:
+                        return Slice(rows, str(after))
+            if len(page) < limit:
                 return Slice(rows, None)
-        return Slice(rows, None if place is None else f"{place[0]}.{place[1]}", is_cut=True)
+        return Slice(rows, str(after), is_cut=True)
 
     def matching_dead(self, where: Find, text: str, most: int) -> list[Entry[Any]]:
         """Dead letters by label and by what their error mentions, the oldest first; at most so many."""
