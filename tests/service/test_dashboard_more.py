@@ -84,6 +84,61 @@ def test_all_pages_together_have_every_letter_whenever_it_was_put(
         assert list(dict.fromkeys(seen)) == [f"letter-{number:03d}" for number in range(120)]
 
 
+# --- addresses that there are not ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tab", ["nothing", "fifo", "locks", "queue", "__class__", "live", ""])
+def test_an_unknown_tab_is_the_one_that_tells_most(shop: TestClient, tab: str) -> None:
+    answer = shop.get("/ui/queues/invoices.render", params={"tab": tab})
+    assert answer.status_code == 200
+    assert re.search(r'tab=dead" aria-current="true"', answer.text)
+
+
+BROWSER = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+
+
+@pytest.mark.parametrize("path", ["/nothing", "/ui/nothing", "/v2/queues", "/uix"])
+def test_a_browser_gets_a_page_where_there_is_none(client: TestClient, path: str) -> None:
+    answer = client.get(path, headers=BROWSER)
+    assert (answer.status_code, answer.headers["content-type"]) == (404, "text/html; charset=utf-8")
+    assert "It is not there" in answer.text
+    assert 'href="/"' in answer.text
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+
+
+def test_a_program_gets_a_problem_where_there_is_nothing(client: TestClient) -> None:
+    for accept in ("*/*", "application/json", ""):
+        answer = client.get("/nothing", headers={"accept": accept})
+        assert (answer.status_code, answer.headers["content-type"]) == (404, "application/problem+json")
+
+
+def test_without_a_dashboard_a_browser_gets_a_problem_too(serving: Callable[..., TestClient]) -> None:
+    answer = serving(dashboard=False).get("/nothing", headers=BROWSER)
+    assert (answer.status_code, answer.headers["content-type"]) == (404, "application/problem+json")
+
+
+@pytest.mark.parametrize("path", ["/ui/queues", "/v1/queues"])
+def test_an_unexpected_error_is_a_page_in_a_browser(
+    client: TestClient, queues: QueueStore, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("the secret of the house")
+
+    monkeypatch.setattr(type(queues.driver), "counts", broken)
+    monkeypatch.setattr(type(queues.driver), "page", broken)
+    answer = client.get(path, headers=BROWSER)
+    assert (answer.status_code, answer.headers["content-type"]) == (500, "text/html; charset=utf-8")
+    assert "the log of the service says what" in answer.text
+    assert "secret of the house" not in answer.text
+    assert client.get(path).headers["content-type"] == "application/problem+json"
+
+
+@pytest.mark.parametrize("path", ["/ui", "/ui/"])
+def test_ui_alone_leads_to_the_first_page(client: TestClient, path: str) -> None:
+    answer = client.get(path, follow_redirects=False)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/")
+
+
 # --- undo --------------------------------------------------------------------------------------------
 
 

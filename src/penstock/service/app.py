@@ -105,7 +105,7 @@ def create_app(
         splitter = Splitter() if settings.splitting is None else read_splitting(settings.splitting)
         app.state.gateway = Gateway(queue_store, read_routes(settings.routes), splitter=splitter)
         app.include_router(gateway.router)  # the last one: it takes all other paths
-    problems.install(app)
+    problems.install(app, page=dashboard.problem_page if settings.dashboard else None)
     if settings.cors_origins:
         app.add_middleware(
             CORSMiddleware, allow_origins=list(settings.cors_origins), allow_methods=["*"], allow_headers=["*"]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import re
+from collections.abc import Callable
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
@@ -38,7 +39,10 @@ MEDIA = "application/problem+json"
 RETRY_AFTER = 5
 MOST_ERRORS = 20
 LONGEST_TEXT = 500  # of a quotation from a request
+UNEXPECTED = "Something unexpected went wrong; the log of the service says what."
 WRONG_FORM = "urn:penstock:problem:wrong-form"
+
+Page = Callable[[Request, int, str, str], Response]  # of the status, what went wrong, and a hint
 
 # The first that fits decides.
 STATUS: tuple[tuple[type[PenstockError], int], ...] = (
@@ -107,8 +111,9 @@ def problem(
     return Answer({**body, **more}, status, headers)
 
 
-def install(app: FastAPI) -> None:
-    """Let every error of the application become a problem."""
+def install(app: FastAPI, *, page: Page | None = None) -> None:
+    """Let every error of the application become a problem; ``page`` renders what a browser gets instead of some."""
+    app.state.problem_page = page
     app.add_exception_handler(PenstockError, _ours)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _plain)
@@ -179,13 +184,23 @@ def _right_form(request: Request, error: RequestValidationError) -> str:
     return "GET /openapi.json says what this address takes."
 
 
-async def _plain(_: Request, error: Exception) -> JSONResponse:
+async def _plain(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101
+    if error.status_code == 404 and (page := _page_for(request)) is not None:
+        return page(request, 404, "There is no such page.", "")
     response = problem(error.status_code, str(error.detail))
     response.headers.update(error.headers or {})
     return response
 
 
-async def _unexpected(_: Request, error: Exception) -> JSONResponse:
+async def _unexpected(request: Request, error: Exception) -> Response:
     logger.exception("a request failed", exc_info=error)
-    return problem(500, "Something unexpected went wrong; the log of the service says what.")
+    if (page := _page_for(request)) is not None:
+        return page(request, 500, UNEXPECTED, "")
+    return problem(500, UNEXPECTED)
+
+
+def _page_for(request: Request) -> Page | None:
+    """What renders a problem for a browser, if one asks and there is a dashboard."""
+    page: Page | None = request.app.state.problem_page
+    return page if "text/html" in request.headers.get("accept", "") else None

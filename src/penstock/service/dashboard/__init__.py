@@ -28,6 +28,7 @@ acting         the pages on which actions are confirmed and done
 from __future__ import annotations
 
 from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.responses import RedirectResponse
 from starlette.exceptions import HTTPException
 
 from penstock.service.dashboard import (
@@ -42,9 +43,16 @@ from penstock.service.dashboard import (
     things,
     topologies,
 )
-from penstock.service.dashboard.frame import Dashboard, PageRoute
+from penstock.service.dashboard.frame import Dashboard, PageRoute, problem_page
 
 rest = APIRouter(include_in_schema=False, route_class=PageRoute)
+
+
+@rest.get("/ui")
+@rest.get("/ui/")
+def first_page() -> Response:
+    """Lead to the first page."""
+    return RedirectResponse("/", 303)
 
 
 @rest.get("/ui/{path:path}")
@@ -61,4 +69,4 @@ def install(app: FastAPI) -> None:
     app.include_router(rest)
 
 
-__all__ = ["install"]
+__all__ = ["install", "problem_page"]

@@ -30,6 +30,7 @@ TABS = (
     ("dead", "Dead", "dead"),
     ("history", "History", "done"),
 )
+TAB_NAMES = frozenset(name for name, _, _ in TABS)
 SORTS: dict[str, Callable[[Counts], Any]] = {
     "name": lambda queue: queue.queue,
     "ready": lambda queue: -queue.ready,
@@ -84,7 +85,9 @@ def show_queue(visiting: Visiting, queue: QueueName) -> Response:
     """One queue: what it holds, how it runs, and its entries by state."""
     reading = visiting.reading
     counts, now = reading.counts_of(visiting.key, check_queue(visiting.key, queue)), reading.now()
-    tab = visiting.given("tab") or _telling_tab(counts)
+    tab = visiting.given("tab")
+    if tab not in TAB_NAMES:
+        tab = _telling_tab(counts)
     minutes = chosen_range(visiting.given("range"))
     tallies = of_queue(reading.figures_for(visiting.key, minutes), queue)
     served = [
