@@ -47,6 +47,7 @@ FEATURES: dict[Feature, str] = {
 PAGE = 500
 LOAD_BYTES = 256 * 1024
 ROUNDS = 5
+NOT_COPIED = (IDENTITY, "penstock.service.")  # services over a copy sign with a secret of their own
 _FOUND: dict[Part, Callable[[Driver, Find], Sequence[Any]]] = {
     "live": lambda store, where: store.find(where),
     "dead": lambda store, where: store.dead(where),
@@ -432,7 +433,11 @@ def _links(store: Driver) -> list[Link]:
 
 
 def _documents(store: Driver) -> list[Document]:
-    return [document for document in store.documents() if document.name != IDENTITY and not is_trace(document.name)]
+    return [
+        document
+        for document in store.documents()
+        if not document.name.startswith(NOT_COPIED) and not is_trace(document.name)
+    ]
 
 
 def _packed(value: Any) -> bytes:

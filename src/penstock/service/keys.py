@@ -10,6 +10,7 @@ import os
 import secrets
 import stat
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -71,6 +72,11 @@ class Keys:
             if hmac.compare_digest(known, hashed):
                 matching = key
         return matching
+
+    def first(self, fits: Callable[[ApiKey], bool]) -> ApiKey | None:
+        """The first key that fits."""
+        self._refresh()
+        return next(filter(fits, self._by_hash.values()), None)
 
     def holds(self, key: ApiKey) -> bool:
         """Whether a key still exists with the same rights."""

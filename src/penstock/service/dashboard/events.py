@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from fastapi import APIRouter, Request
 from fastapi.responses import StreamingResponse
 from starlette.background import BackgroundTask
+from starlette.concurrency import run_in_threadpool
 
 from penstock.service.dashboard.frame import Dashboard, PageRoute, Visiting
 from penstock.service.dashboard.session import SignInNeeded
@@ -39,7 +40,7 @@ async def _ticks(request: Request, ending: threading.Event, give_back: Callable[
                 continue
             waited = 0.0
             try:
-                dashboard.sessions.visitor(request)
+                await run_in_threadpool(dashboard.sessions.visitor, request)
             except SignInNeeded:
                 yield b"event: tick\ndata: ended\n\n"  # the page asks, and gets the reason as text
                 return

@@ -67,8 +67,8 @@ class Dashboard:
         """Use the stores of the application."""
         state = app.state
         self.reading: Reading = Reading(state.queues, state.logs, state.breaker)
-        self.sessions = Sessions(state.keys)
         self._clock = SystemClock()
+        self.sessions = Sessions(state.keys, state.queues, self._clock)
         self._templates = jinja2.Environment(
             loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
             autoescape=True,
@@ -234,7 +234,7 @@ def problem_page(request: Request, status: int, detail: str, hint: str, retry_af
     """An error as a page, rendered without the store. ``retry_after`` is in seconds."""
     dashboard: Dashboard = request.app.state.dashboard
     try:
-        visitor: Visitor | None = dashboard.sessions.visitor(request)
+        visitor: Visitor | None = dashboard.sessions.visitor(request, look=False)
     except SignInNeeded:
         visitor = None
     title = TITLES.get(status, "Something went wrong" if status >= 500 else "That cannot be done")

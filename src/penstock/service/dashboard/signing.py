@@ -6,6 +6,7 @@ from urllib.parse import parse_qs
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from penstock.service.access import audit
@@ -50,11 +51,11 @@ async def sign_in(request: Request) -> Response:
 async def sign_out(request: Request) -> Response:
     """End the session."""
     dashboard: Dashboard = request.app.state.dashboard
-    visitor = dashboard.sessions.visitor(request)
+    visitor = await run_in_threadpool(dashboard.sessions.visitor, request)
     form = await read_form(request)
     if not is_ours(visitor, form.get("token", [""])[0]):
         raise HTTPException(403, "This form did not come from one of our pages.")
-    dashboard.sessions.sign_out(request)
+    await run_in_threadpool(dashboard.sessions.sign_out, request)
     response = RedirectResponse("/ui/login", 303)
     response.delete_cookie(COOKIE, path="/")
     return say(response, "You are signed out.")
