@@ -381,3 +381,54 @@ def test_doctor_holds_no_page_up(shop: TestClient, monkeypatch: pytest.MonkeyPat
     go_on.set()
     while "it ticks" not in shop.get("/ui/settings").text:
         pass
+
+
+# --- what the figures say ----------------------------------------------------------------------------
+
+
+def text_of(page: str, id_: str) -> str:
+    """The words of a part of a page."""
+    part = page.partition(f'id="{id_}"')[2].partition("</section>")[0]
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", part)).split())
+
+
+def test_totals_come_from_the_history_and_have_what_no_worker_did(
+    shop: TestClient, queues: QueueStore, serving_store: Callable[..., TestClient]
+) -> None:
+    mails = queues.queue("mails")
+    [first] = shop.post("/v1/queues/mails/claims", json={"limit": 1}).json()["items"]
+    outcome = {"id": first["id"], "token": first["token"], "outcome": "done"}
+    shop.post("/v1/queues/mails/outcomes", json={"outcomes": [outcome]})
+    with queues.unit() as unit:
+        unit.take(mails, limit=1)
+        unit.commit()
+    mails.cancel(mails.find(state="waiting")[0].id)
+    client = serving_store(queues)
+    for path, done, dead in (("/ui/queues/mails", 22, 0), ("/", 29, 5), ("/?range=1440", 29, 5)):
+        said = text_of(client.get(path).text, "ended")
+        assert f"{done} done, {dead} dead, 1 cancelled, 0 expired" in said, (path, said)
+        assert "what ended over HTTP, in units of work and by hand" in said
+    assert "counted for up to 24 h" in text_of(client.get("/?range=10080").text, "ended")
+
+
+def test_a_store_without_full_history_says_that_it_does_not_count(
+    queues: QueueStore, serving_store: Callable[..., TestClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(queues.driver), "count_ended", lambda *_: None)
+    assert "Too much has ended within 1 hour" in serving_store(queues).get("/").text
+
+
+def test_the_worst_comes_first(queues: QueueStore, logs: LogStore, serving: Callable[..., TestClient]) -> None:
+    fill(queues, logs)
+    queues.queue("mails").put(1)
+    text = serving().get("/").text
+    levels = re.findall(r'<li class="(bad|warn)">', text.partition('id="attention"')[2].partition("</section>")[0])
+    assert set(levels) == {"bad", "warn"}
+    assert levels == sorted(levels)
+
+
+def test_busy_slots_are_the_same_number_everywhere(shop: TestClient) -> None:
+    text = shop.get("/").text
+    assert "4 of 12 slots busy" in text_of(text, "figures")
+    assert "4 of 12 slots busy" in text_of(text, "workers")
+    assert "4/12" in text_of(text, "workers")

@@ -61,7 +61,13 @@ def adopt(
             adopted = work.run() if as_json else _with_progress(work)
             if not adopted.was_done:
                 live = sum(queue.live for queue in adopted.plan.queues)
-                record(target, f"adoption of {name}", target.space, f"from {source.name}", f"{live:,} live entries")
+                record(
+                    target,
+                    f"adoption of {name}",
+                    target.space,
+                    f"from {source.name}",
+                    count(live, "live entry", "live entries"),
+                )
             _say_what_was_done(adopted, source.name, as_json=as_json)
     finally:
         source.close()

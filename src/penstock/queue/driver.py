@@ -36,6 +36,7 @@ from penstock.queue.protocol import (
     Definition,
     Document,
     DocumentWrite,
+    EndedCount,
     Find,
     Finding,
     Hold,
@@ -331,6 +332,10 @@ class Driver(ABC):
     @abstractmethod
     def history(self, where: Find) -> list[HistoryRow]:
         """Ended attempts, by seq."""
+
+    def count_ended(self, since_us: Micros) -> list[EndedCount] | None:
+        """How many attempts ended since a time, by queue and outcome; None for too many, or without full history."""
+        return scans.count_ended(self, since_us) if self.capabilities.full_history else None
 
     @abstractmethod
     def ids_like(self, part: str, *, at_end: bool = False, limit: int = 20) -> list[str]:

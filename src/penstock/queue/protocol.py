@@ -11,7 +11,7 @@ from penstock.clock import LAST_TIME, Micros, from_micros
 from penstock.codec import prepared
 from penstock.errors import PenstockError
 from penstock.policy import Rate
-from penstock.queue.entry import FINAL, Entry, Lease, Unique
+from penstock.queue.entry import FINAL, AttemptState, Entry, Lease, Unique
 
 if TYPE_CHECKING:
     from penstock.queue.options import PutOptions
@@ -347,6 +347,14 @@ class Reaped(msgspec.Struct):
     expired: list[tuple[str, str]] = []
     freed: list[tuple[str, str]] = []
     late: list[tuple[str, str]] = []
+
+
+class EndedCount(msgspec.Struct, frozen=True):
+    """How many attempts of a queue ended in one way."""
+
+    queue: str
+    state: AttemptState
+    count: int
 
 
 class Finding(msgspec.Struct, frozen=True):

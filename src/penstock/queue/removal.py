@@ -39,7 +39,7 @@ def check_deletable(store: QueueStore, name: str) -> None:
     [counts] = store.driver.counts(name)
     if counts.live or counts.dead:
         raise Conflict(
-            f"queue {name!r} is not empty: it holds {counts.live:,} live entries and {counts.dead:,} dead letters.",
+            f"queue {name!r} is not empty: {counts.live:,} live, {counts.dead:,} dead.",
             hint="Cancel the entries and purge or replay the dead letters first.",
         )
     schedules = [schedule.name for schedule in store.schedules() if schedule.queue == name]

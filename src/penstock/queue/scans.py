@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.structs import replace
 
-from penstock.queue.entry import Entry, HistoryRow
-from penstock.queue.protocol import Find, Part
+from penstock.clock import Micros
+from penstock.queue.entry import AttemptState, Entry, HistoryRow
+from penstock.queue.protocol import EndedCount, Find, Part
 
 if TYPE_CHECKING:
     from penstock.queue.driver import Driver
 
 PAGE = 1000
+MOST_COUNTED = 5_000  # rows of the history that are looked through to count them
 NEWEST_DEAD = 10_000  # dead letters that are looked through for a unique id
 
 
@@ -47,6 +51,20 @@ def ids_with_unique(driver: Driver, key: str, limit: int) -> list[str]:
             break
         after = page[-1].seq
     return sorted(ids)[:limit]
+
+
+def count_ended(driver: Driver, since_us: Micros) -> list[EndedCount] | None:
+    """Ended attempts since a time, by queue and outcome, if they are few."""
+    counted: Counter[tuple[str, AttemptState]] = Counter()
+    where = Find(from_us=since_us, limit=PAGE, newest_first=True)
+    while page := driver.history(where):
+        counted.update((row.queue, row.state) for row in page)
+        if counted.total() > MOST_COUNTED:
+            return None
+        if len(page) < PAGE:
+            break
+        where = replace(where, after=page[-1].seq)
+    return [EndedCount(queue, state, count) for (queue, state), count in counted.items()]
 
 
 def _read(driver: Driver, part: Part, where: Find) -> Sequence[Entry[Any] | HistoryRow]:

@@ -57,9 +57,10 @@ def overview(visiting: Visiting) -> Response:
         "overview.html",
         "overview",
         live="#attention,#figures,#charts,#queues,#workers,#lags,#schedules",
-        findings=list(_attention(visiting, counts, workers, now))[:MOST_FINDINGS],
+        findings=_attention(visiting, counts, workers, now)[:MOST_FINDINGS],
         minutes=minutes,
         ranges=RANGES,
+        ended=reading.ended(key, minutes),
         figures=_figures(counts, tallies, workers, now),
         queue_rows=queue_rows(_telling(counts, tallies)[:MOST_QUEUES], tallies, now),
         queue_count=len(counts),
@@ -119,6 +120,7 @@ def rate_charts(tallies: list[Tally], minutes: int, now: Micros) -> dict[str, An
         ),
         "quantiles": [all_of_it.quantile(share) for share in (0.5, 0.95, 0.99)],
         "range_total": all_of_it,
+        "range_words": "1 hour" if minutes == 60 else words,
         "axis": [_axis_text((last - minutes + minutes * place // 4) * MINUTE, is_long) for place in range(5)],
     }
 
@@ -217,6 +219,7 @@ def _figures(counts: list[Counts], tallies: list[Tally], workers: list[KnownWork
         "ready": sum(queue.ready for queue in counts),
         "delayed": sum(queue.delayed + queue.retrying for queue in counts),
         "leased": sum(queue.leased for queue in counts),
+        "busy": sum(worker.busy for worker in live),
         "slots": sum(worker.slots for worker in live),
         "dead": sum(queue.dead for queue in counts),
         "workers": len(live),
@@ -228,15 +231,18 @@ def _figures(counts: list[Counts], tallies: list[Tally], workers: list[KnownWork
 # --- what needs attention ----------------------------------------------------------------------------
 
 
-def _attention(visiting: Visit, counts: list[Counts], workers: list[KnownWorker], now: Micros) -> Iterator[Attention]:
+def _attention(visiting: Visit, counts: list[Counts], workers: list[KnownWorker], now: Micros) -> list[Attention]:
     """What needs attention, the worst first."""
-    yield from _open_circuits(visiting, now)
-    yield from _nobody_works(counts, workers)
-    yield from _dead_letters(visiting, counts)
-    yield from _lost_workers(workers, now)
-    yield from _locked(counts)
-    yield from _skipped(visiting)
-    yield from _overdue(visiting, now)
+    findings = [
+        *_open_circuits(visiting, now),
+        *_nobody_works(counts, workers),
+        *_dead_letters(visiting, counts),
+        *_lost_workers(workers, now),
+        *_locked(counts),
+        *_skipped(visiting),
+        *_overdue(visiting, now),
+    ]
+    return sorted(findings, key=lambda finding: finding.level != "bad")
 
 
 def _open_circuits(visiting: Visit, now: Micros) -> Iterator[Attention]:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, Generic, TypeVar
+from functools import partial
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
@@ -23,7 +25,7 @@ from penstock.log.record import Lag
 from penstock.log.store import LogStore
 from penstock.queue.changes import Change, recent_changes
 from penstock.queue.entry import Counts, Entry, HistoryRow, with_traceback
-from penstock.queue.protocol import Find, Finding, Schedule, Subscription
+from penstock.queue.protocol import EndedCount, Find, Finding, Schedule, Subscription
 from penstock.queue.queue import Queue
 from penstock.queue.queues import QueueStore
 from penstock.queue.removal import is_deleted
@@ -46,6 +48,7 @@ STALE = 15.0  # seconds for which it is better than waiting
 PAGE = 50
 MOST_SCANNED = 5000  # rows that are looked through for a page whose filter the store cannot apply
 MOST_IN_HAND = 200  # entries of all workers together, with their payloads
+COUNTED = (60, 360, 1440)  # minutes of history that are counted
 LOOK_BACK = 24 * 60  # minutes of figures
 
 
@@ -101,7 +104,10 @@ class Cached(Generic[T]):
 
 
 class Looked(Generic[T]):
-    """A value that takes long to read: it is read in the background, and the page shows it when it is ready."""
+    """A value that takes long to read: it is read in the background, and the page shows it when it is ready.
+
+    While it is read again the last one is shown.
+    """
 
     def __init__(self, read: Callable[[], T]) -> None:
         """Nothing is read before :meth:`get`."""
@@ -109,9 +115,10 @@ class Looked(Generic[T]):
         self._lock = threading.Lock()
         self._reading: Future[T] | None = None
         self._since = 0.0
+        self._last: T | None = None
 
     def get(self) -> T | None:
-        """The value if it is ready within a tenth of a second, else None. Raises what the reading raised."""
+        """The value if it is ready within a tenth of a second, else the last one or None. Raises what it raised."""
         with self._lock:
             if self._reading is None or (self._reading.done() and time.monotonic() - self._since > STALE):
                 self._reading = Future()
@@ -122,14 +129,29 @@ class Looked(Generic[T]):
         try:
             return reading.result(SOON)
         except TimeoutError:
-            return None
+            return self._last
 
     def _run(self, reading: Future[T]) -> None:
         try:
-            reading.set_result(self._read())
+            self._last = self._read()
+            reading.set_result(self._last)
         except Exception as error:
+            self._last = None
             reading.set_exception(error)
         self._since = time.monotonic()
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """How many attempts ended, by queue and outcome, or None where the store could not count them."""
+
+    rows: list[EndedCount] | None
+
+
+class Totals(msgspec.Struct, frozen=True):
+    """How many attempts ended by outcome, once they are counted; and why not, if not."""
+
+    state: Literal["counted", "counting", "many", "long", "partial"]
+    by_state: Mapping[str, int] = {}
 
 
 class Slice(msgspec.Struct, frozen=True):
@@ -154,6 +176,7 @@ class Reading:
         self._hours = Cached(self._all_hours)
         self._findings = Looked(self._all_findings)
         self._in_hand = Looked(self._all_in_hand)
+        self._ended = {minutes: Looked(partial(self._all_ended, minutes)) for minutes in COUNTED}
         self.rates = Rates()
         self._lags = Cached(self._all_lags)
 
@@ -311,6 +334,26 @@ class Reading:
 
     def _all_figures(self) -> list[Tally]:
         return read_figures(self.queues, since_us=self.queues.now() - LOOK_BACK * MINUTE)
+
+    def ended(self, key: ApiKey, minutes: int, queue: str | None = None) -> Totals:
+        """What ended in a range, counted in the history: exact, whoever ended it. One queue, or all within reach."""
+        if not self.queues.capabilities.full_history:
+            return Totals("partial")
+        if minutes not in self._ended:
+            return Totals("long")
+        counted = self._ended[minutes].get()
+        if counted is None:
+            return Totals("counting")
+        if counted.rows is None:
+            return Totals("many")
+        by_state: Counter[str] = Counter()
+        for row in counted.rows:
+            if key.sees(row.queue) and queue in (None, row.queue):
+                by_state[row.state] += row.count
+        return Totals("counted", by_state)
+
+    def _all_ended(self, minutes: int) -> Ended:
+        return Ended(self.queues.driver.count_ended(self.queues.now() - minutes * MINUTE))
 
     def schedules(self, key: ApiKey) -> list[Schedule]:
         """The schedules within the key's reach."""

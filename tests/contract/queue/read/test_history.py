@@ -22,6 +22,8 @@ from tests.contract.queue.asking import (
 )
 
 from penstock.clock import FakeClock
+from penstock.queue import scans
+from penstock.queue.drivers.sql import read
 from penstock.queue.entry import HistoryRow
 from penstock.queue.protocol import Find
 from penstock.queue.queues import QueueStore
@@ -41,6 +43,55 @@ def finished(store: QueueStore, queue: str, *options: dict[str, object]) -> list
 def found(rows: list[HistoryRow]) -> list[str]:
     """The ids of rows."""
     return [row.id for row in rows]
+
+
+class TestCounting(Contract):
+    """Exact totals by queue and outcome."""
+
+    def test_all_that_ended_since_a_time_is_counted_whoever_ended_it(self, store: QueueStore, clock: FakeClock) -> None:
+        if not store.capabilities.full_history:
+            assert store.driver.count_ended(0) is None
+            return
+        assert store.driver.count_ended(0) == []
+        finished(store, "q", *[{}] * 3)
+        clock.advance("1h")
+        since = clock.micros()
+        finished(store, "q", {}, {})
+        put(store, "q", "x")
+        end(store, take_one(store, "q"), "retry")
+        end(store, take_one(store, "q"), "dead")
+        store.queue("r").cancel(put(store, "r"))
+        put(store, "s", expires="1s")
+        put(store, "t", "reaped")
+        take_one(store, "t")
+        clock.advance("5m")
+        store.driver.reap(node="one")
+        with store.unit() as unit:
+            store.queue("u").put("in a unit")
+            unit.take(store.queue("u"), limit=1)
+            unit.commit()
+
+        def counted(since_us: int) -> dict[tuple[str, str], int]:
+            rows = store.driver.count_ended(since_us)
+            assert rows is not None
+            return {(row.queue, row.state): row.count for row in rows}
+
+        last_hour = {
+            ("q", "done"): 2, ("q", "retried"): 1, ("q", "dead"): 1, ("r", "cancelled"): 1, ("s", "expired"): 1,
+            ("t", "reaped"): 1, ("u", "done"): 1,
+        }  # fmt: skip
+        assert counted(since) == last_hour
+        assert counted(0) == {**last_hour, ("q", "done"): 5}
+        assert counted(clock.micros() + 1) == {}
+
+    def test_more_than_can_be_counted_is_not(self, store: QueueStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        needs(store, "full_history")
+        for module in (scans, read):
+            monkeypatch.setattr(module, "MOST_COUNTED", 50)
+        finished(store, "q", {}, {})
+        assert store.driver.count_ended(0) is not None
+        finished(store, "q", *[{}] * 50)
+        assert store.driver.count_ended(0) is None
 
 
 class TestHistory(Contract):

@@ -70,7 +70,7 @@ class TestDeletingQueues(Contract):
     def test_a_queue_that_is_not_empty_is_refused(self, open_store: OpenStore) -> None:
         store = open_store()
         store.queue("a").put(1)
-        with pytest.raises(Conflict, match="holds 1 live"):
+        with pytest.raises(Conflict, match="1 live, 0 dead"):
             store.queue("a").delete()
         end(store, claim(store, "a").entries[0], "dead")
         with pytest.raises(Conflict, match="1 dead"):

@@ -26,6 +26,7 @@ from penstock.queue.protocol import (
     Definition,
     Document,
     DocumentWrite,
+    EndedCount,
     Find,
     Finding,
     Hold,
@@ -291,6 +292,10 @@ class SqlDriver(Driver):
     def history(self, where: Find) -> list[HistoryRow]:
         """Ended attempts."""
         return [row.history() for row in self._read(lambda session: read.find_ended(session, "history", where))]
+
+    def count_ended(self, since_us: Micros) -> list[EndedCount] | None:
+        """Ended attempts since a time, by queue and outcome."""
+        return self._read(lambda session: read.count_ended(session, since_us))
 
     def rows(
         self, part: Part, *, after: int, until: int, queue: str | None = None, limit: int = 10_000

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.clock import Micros
+from penstock.clock import SECOND, Micros
 from penstock.errors import BadInput
 from penstock.queue.drivers.sql.registry import FIRST, LAST
 from penstock.queue.drivers.sql.rows import Ended, Live, family_range
 from penstock.queue.drivers.sql.session import Session
 from penstock.queue.drivers.sql.statements import Dialect
 from penstock.queue.entry import HELD, Counts, Lock
-from penstock.queue.protocol import Find, KeptResult, Link, Part, Scope, Wait
+from penstock.queue.protocol import EndedCount, Find, KeptResult, Link, Part, Scope, Wait
 
+MOST_COUNTED = 500_000  # rows that are counted at a time: about a second
+OUT_OF_ORDER: Micros = 60 * SECOND  # by which a row may have ended before one with a lower number
 BEHIND_IDS = "\x7f"  # ids are printable ASCII
 LOOKS = 5  # for an entry that moves between its claim and the ready entries while it is looked for
 _LIVE_STATES = {
@@ -130,6 +132,25 @@ def _conditions(
 def _tail(row: str, conditions: list[str], where: Find) -> str:
     condition = f"WHERE {' AND '.join(conditions)}" if conditions else ""
     return f"{condition} ORDER BY {row}.seq {'DESC' if where.newest_first else ''} LIMIT %(limit)s"
+
+
+# --- what has ended ------------------------------------------------------------------------------------------------
+
+
+def count_ended(session: Session, since_us: Micros) -> list[EndedCount] | None:
+    """Ended attempts by queue and outcome; None where there are too many to count."""
+    end = last(session, "history")
+    low, high = 0, end  # rows end nearly in the order of their numbers, so the first one is sought by halving
+    while high - low > 1:
+        middle = (low + high) // 2
+        row = session.row("ended_after", seq=middle)
+        if row is None or row[1] >= since_us - OUT_OF_ORDER:
+            high = middle
+        else:
+            low = row[0]
+    if end - low > MOST_COUNTED:
+        return None
+    return [EndedCount(*row) for row in session.rows("count_ended", after=low, since=since_us)]
 
 
 # --- ranges --------------------------------------------------------------------------------------------------------

@@ -691,6 +691,13 @@ SELECT coalesce(max(seq), 0) FROM {space}_dead
 -- name: last_history
 SELECT coalesce(max(seq), 0) FROM {space}_history
 
+-- name: ended_after
+SELECT seq, ended FROM {space}_history WHERE seq > %(seq)s ORDER BY seq LIMIT 1
+
+-- name: count_ended
+SELECT q.queue, h.state, count(*) FROM {space}_history h JOIN {space}_queues q ON q.number = h.number
+WHERE h.seq > %(after)s AND h.ended >= %(since)s GROUP BY q.queue, h.state
+
 -- name: queue_names
 SELECT DISTINCT queue FROM {space}_queues WHERE queue > %(after)s AND queue >= %(first)s AND queue < %(last)s
 ORDER BY queue LIMIT %(limit)s
