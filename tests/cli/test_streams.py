@@ -6,13 +6,16 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
+from tests.stores.servers_of_ones_own import eventually
 from typer.testing import CliRunner
 
 import penstock
 from penstock.cli.app import app
+from penstock.cli.health import main as probe
 from penstock.stream import LocalRunner
 
 FLOWS = """
@@ -99,6 +102,43 @@ def test_run_until_a_signal(url: str, tmp_path: Path) -> None:
         child.send_signal(signal.SIGTERM)
         assert "1 records\t1 produced" in child.stderr.read()
         assert child.wait(20) == 0
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_running_topology_is_probed_and_measured(url: str, tmp_path: Path, processes: str) -> None:
+    with penstock.open_logs(url) as logs:
+        logs.create("words")
+        logs.log("words", str).append_many(["a", "a", "b"], keys=["a", "a", "b"])
+    health = tmp_path / "health"
+    command = [sys.executable, "-m", "penstock", "stream", "run", "flows:words", url, "--processes", processes]
+    command += ["--port", "0", "--health-file", str(health), "--log-format", "json"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stderr is not None
+        lines = []
+        while not (lines and lines[-1]["message"].startswith("metrics and health at ")):
+            lines.append(json.loads(child.stderr.readline()))
+        address = lines[-1]["message"].rpartition(" ")[2]
+        assert {"topology": "words", "level": "INFO"}.items() <= lines[-1].items()
+
+        def read() -> str:
+            with urllib.request.urlopen(f"{address}/metrics", timeout=20) as answer:
+                return str(answer.read().decode())
+
+        eventually(lambda: probe([address, "--ready"]) == 0 and probe([str(health), "--ready"]) == 0, "ready")
+        records = 'penstock_stream_records_total{topology="words",computation="count"} '
+        eventually(lambda: f"{records}3" in read(), "three records")
+        eventually(lambda: 'penstock_stream_lag{topology="words",computation="count"} 0' in read(), "no lag")
+        with penstock.open_logs(url) as logs:
+            logs.log("words", str).append("bad", key="b")
+        last = [json.loads(line) for line in child.stderr.read().splitlines()]  # it ends by itself: all have failed
+        assert any("3 records" in line["message"] for line in last)
+        assert child.wait(20) == 1
+    assert not health.exists()
+
+
+def test_a_drain_is_not_probed(url: str) -> None:
+    penstock.open_logs(url).close()
+    assert "cannot be probed" in run("run", "flows:words", url, "--drain", "--port", "0", code=2)
 
 
 def test_a_folder_that_is_not_there_is_not_made(url: str, tmp_path: Path) -> None:

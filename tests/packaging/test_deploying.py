@@ -11,7 +11,12 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
-MANIFESTS = [one for one in yaml.safe_load_all((DEPLOY / "kubernetes" / "penstock.yaml").read_text()) if one]
+MANIFESTS = [
+    manifest
+    for name in ("penstock.yaml", "topology.yaml")
+    for manifest in yaml.safe_load_all((DEPLOY / "kubernetes" / name).read_text())
+    if manifest
+]
 COMPOSE = yaml.safe_load((DEPLOY / "docker" / "compose.yaml").read_text())
 DOCKERFILE = (DEPLOY / "docker" / "Dockerfile").read_text()
 UNIT = DEPLOY / "systemd" / "penstock-worker@.service"
@@ -71,7 +76,7 @@ def test_deployments_have_probes_on_a_port_of_theirs_and_time_to_end() -> None:
         assert [probes[name]["path"] for name in ("startup", "liveness", "readiness")] == ["/live", "/live", "/ready"]
         if "--grace" in container["args"]:
             assert pod["terminationGracePeriodSeconds"] >= seconds(container["args"]) + 10
-        else:
+        elif "lifecycle" in container:
             assert pod["terminationGracePeriodSeconds"] > container["lifecycle"]["preStop"]["sleep"]["seconds"] + 20
 
 
@@ -82,10 +87,11 @@ def test_selectors_find_their_pods_and_secrets_their_keys() -> None:
         if selector:
             wanted = selector.get("matchLabels", selector)
             assert any(wanted.items() <= label.items() for label in labels), one["metadata"]["name"]
-    [secret] = [one for one in MANIFESTS if one["kind"] == "Secret"]
+    secrets = {one["metadata"]["name"]: one["stringData"] for one in MANIFESTS if one["kind"] == "Secret"}
     for _, pod in pods():
         for variable in pod["containers"][0]["env"]:
-            assert variable["valueFrom"]["secretKeyRef"]["key"] in secret["stringData"]
+            reference = variable["valueFrom"]["secretKeyRef"]
+            assert reference["key"] in secrets[reference["name"]]
 
 
 def test_the_image_is_small_and_not_roots() -> None:

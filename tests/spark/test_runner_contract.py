@@ -8,6 +8,7 @@ from tests.contract.stream import test_failing as failing
 from tests.contract.stream import test_joins as joins
 from tests.contract.stream import test_keeping as keeping
 from tests.contract.stream import test_late as late
+from tests.contract.stream import test_metrics as metrics
 from tests.contract.stream import test_ready as ready
 from tests.contract.stream import test_running as running
 from tests.contract.stream import test_scalar_keys as scalar_keys
@@ -26,6 +27,11 @@ class TestRunning:
 class TestKeeping:
     test_timers = keeping.TestKeeping.test_timers_outlive_the_runner
     test_length_and_truth = keeping.TestKeeping.test_length_and_truth_are_those_of_the_current_key
+
+
+class TestMetrics:
+    test_counts = metrics.TestStreamMetrics.test_each_computation_is_counted
+    test_health = metrics.TestStreamMetrics.test_what_has_failed_for_good_is_not_live
 
 
 class TestReady:

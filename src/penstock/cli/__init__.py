@@ -3,7 +3,8 @@
 app        the root command; errors become one line and an exit code
 reading    what was typed, as values
 opened     from ``--url`` to a store that is already there
-log_lines  log lines of worker and serve, as text or JSON
+log_lines  log lines of worker, serve and stream run, as text or JSON
+probing    the port and the health file of worker and stream run
 printing   tables, JSON, and times as people read them
 help       how --help reads
 watching   --watch on commands that look

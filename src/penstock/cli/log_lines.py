@@ -1,4 +1,4 @@
-"""Log lines of ``penstock worker`` and ``penstock serve``: text for people, or JSON with a field for every fact."""
+"""Log lines of commands that run until they are stopped: text for people, or JSON with a field for every fact."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -28,7 +28,7 @@ SERVICE_LINE = "{time} {record.process} {record.levelname:<7} {record.name} {mes
 # The optional fields of a line besides time, level, logger and message, in this order.
 FIELDS = (
     "space", "queue", "entry", "generation", "attempt", "outcome", "seconds", "wait_seconds", "error", "traceback",
-    "worker", "node", "pid", "trace_id", "span_id",
+    "worker", "node", "topology", "pid", "trace_id", "span_id",
 )  # fmt: skip
 
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-.*)?")
@@ -40,6 +40,9 @@ class LogFormat(StrEnum):
 
     TEXT = "text"
     JSON = "json"
+
+
+LogFormatOption = Annotated[LogFormat, typer.Option(help="Lines for people, or JSON with a field for every fact.")]
 
 
 def write_logs(chosen: LogFormat, line: str) -> LineFormatter:
@@ -64,6 +67,16 @@ def report_error(error: PenstockError) -> None:
         logger.error("%s", error, extra={"error": type(error).__name__})
     else:
         typer.echo(f"error: {error}", err=True)
+
+
+def write_text_logs() -> None:
+    """Log lines for people; in each process of a topology."""
+    write_logs(LogFormat.TEXT, WORKER_LINE)
+
+
+def write_json_logs() -> None:
+    """Log lines as JSON; in each process of a topology."""
+    write_logs(LogFormat.JSON, WORKER_LINE)
 
 
 class LineFormatter(logging.Formatter):

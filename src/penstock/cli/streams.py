@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -11,19 +15,24 @@ import typer
 
 from penstock.cli.application import import_from_here
 from penstock.cli.help import App
+from penstock.cli.log_lines import WORKER_LINE, LogFormat, LogFormatOption, write_logs
 from penstock.cli.logs import open_existing
 from penstock.cli.opened import AsJson
 from penstock.cli.printing import add, console, iso, print_json, table
+from penstock.cli.probing import HealthPath, Host, Port, check_probes, probed
 from penstock.cli.recording import record_for_logs
 from penstock.cli.watching import watchable
 from penstock.log.maintenance.lag_samples import LagSampler
+from penstock.queue.queues import default_node
 from penstock.stream.internal_logs import reset
 from penstock.stream.local.process import load_topology
 from penstock.stream.local.process_runner import ProcessRunner
 from penstock.stream.local.runner import LocalRunner
 from penstock.stream.progress import progress_of
-from penstock.stream.runner import Runner
+from penstock.stream.runner import Runner, Status
 from penstock.stream.topology import Topology, unknown
+
+logger = logging.getLogger("penstock.cli.streams")
 
 app = App(help="Topologies of computations over logs.")
 
@@ -56,26 +65,38 @@ def run(  # noqa: PLR0917 - a command's options
     lag_log: Annotated[
         str | None, typer.Option("--lag-log", metavar="LOG", help="Append samples of all lags to this log.")
     ] = None,
+    log_format: LogFormatOption = LogFormat.TEXT,
+    port: Port = None,
+    host: Host = "127.0.0.1",
+    health_file: HealthPath = None,
 ) -> None:
     """Run a topology until Ctrl-C or SIGTERM, or until its input has gone through."""
+    lines = write_logs(log_format, WORKER_LINE)
+    check_probes(drain=drain or final, port=port, health_file=health_file)
     loaded = _topology(topology)
+    lines.fields = {"topology": loaded.name, "node": default_node()}
     with open_existing(url) as store:
+        prepare = f"penstock.cli.log_lines:write_{log_format.value}_logs"
         runner: Runner = (
-            LocalRunner(loaded, store) if processes == 1 else ProcessRunner(topology, store, url, processes=processes)
+            LocalRunner(loaded, store)
+            if processes == 1
+            else ProcessRunner(topology, store, url, processes=processes, prepare=prepare)
         )
         stop = threading.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: stop.set())
         sampler = None if lag_log is None else LagSampler(store, lag_log)
         runner.start()
-        typer.echo(f"{loaded.name} runs: {', '.join(loaded.nodes)}", err=True)
+        _say(log_format, f"{loaded.name} runs: {', '.join(loaded.nodes)}")
         if drain or final:
             good = runner.drain(timeout, final=final)
         else:
-            while not stop.wait(0.2) and not runner.is_terminated:
-                pass
+            with _telling(runner, host, port, health_file):
+                while not stop.wait(0.2) and not runner.is_terminated:
+                    pass
             good = runner.stop() and not any(instance.state == "failed" for instance in runner.status())
-        _table(runner)
+        for instance in runner.status():
+            _say(log_format, _counts_of(instance))
         if sampler is not None:
             sampler.close()
     if not good:
@@ -144,13 +165,30 @@ def _topology(name: str) -> Topology:
     return load_topology(name)
 
 
-def _table(runner: Runner) -> None:
-    for instance in runner.status():
-        state = (
-            f"{instance.state}: {instance.error}" if instance.error and instance.state == "failed" else instance.state
-        )
-        typer.echo(
-            f"{instance.computation}\t{instance.instance}\t{instance.records} records\t{instance.produced} produced\t"
-            f"{instance.checkpoints} checkpoints\t{instance.skipped} skipped\t{state}",
-            err=True,
-        )
+@contextmanager
+def _telling(runner: Runner, host: str, port: int | None, health_file: Path | None) -> Iterator[None]:
+    """Serve the health and the metrics of a topology to probes and Prometheus."""
+    if port is None and health_file is None:
+        yield
+        return
+    from penstock.telemetry.streams import StreamMetrics
+
+    with probed(StreamMetrics(runner), host, port, health_file):
+        yield
+
+
+def _say(log_format: LogFormat, text: str) -> None:
+    """Tell people, or whatever reads the log lines."""
+    if log_format is LogFormat.JSON:
+        logger.info("%s", text)
+    else:
+        typer.echo(text, err=True)
+
+
+def _counts_of(instance: Status) -> str:
+    has_failed = instance.error and instance.state == "failed"
+    state = f"{instance.state}: {instance.error}" if has_failed else instance.state
+    return (
+        f"{instance.computation}\t{instance.instance}\t{instance.records} records\t{instance.produced} produced\t"
+        f"{instance.checkpoints} checkpoints\t{instance.skipped} skipped\t{state}"
+    )

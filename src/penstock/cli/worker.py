@@ -12,22 +12,31 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, NamedTuple, cast
 
 import typer
 
 from penstock.cli.application import load
 from penstock.cli.children import Children
 from penstock.cli.health import main as probe
-from penstock.cli.log_lines import WORKER_LINE, LogAttempts, LogFormat, NameAttempt, write_logs
+from penstock.cli.log_lines import (
+    WORKER_LINE,
+    LineFormatter,
+    LogAttempts,
+    LogFormat,
+    LogFormatOption,
+    NameAttempt,
+    write_logs,
+)
 from penstock.cli.opened import AsJson, Url, open_existing
 from penstock.cli.printing import add, console, count, iso, print_json, span, table, when
+from penstock.cli.probing import HealthPath, Host, Port, check_probes, probed
 from penstock.cli.reading import length
 from penstock.cli.watching import watchable
 from penstock.clock import SECOND
-from penstock.errors import BadInput, CannotOpen
+from penstock.errors import BadInput
 from penstock.queue.handling.handler import Handler
 from penstock.queue.queues import QueueStore
 from penstock.queue.worker import Worker
@@ -36,48 +45,46 @@ from penstock.queue.worker.presence import KnownWorker, Serving, known_workers
 
 if TYPE_CHECKING:
     # Commands and workers without probes do not need them.
-    from penstock.telemetry.health import HealthSource, HealthState
+    from penstock.telemetry.health import HealthState
     from penstock.telemetry.reporting import Reports
     from penstock.telemetry.snapshot import Snapshot
 
 logger = logging.getLogger("penstock.cli.worker")
 
 
+AppArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODULE:APP", help="A store with handlers, declared queues, or a function that returns one."
+    ),
+]
+DeclaredUrl = Annotated[
+    str | None, typer.Option(envvar="PENSTOCK_URL", metavar="URL", help="Where to open queues that are only declared.")
+]
+OnlyQueues = Annotated[
+    list[str] | None, typer.Option(help="Only this queue or family; may be repeated. Default: all with a handler.")
+]
+Grace = Annotated[str, typer.Option(help="What running handlers get to end, on SIGTERM or SIGINT.")]
+KeepDead = Annotated[str, typer.Option(help='How long dead letters are kept, such as "90d"; "" forever.')]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log every ended attempt; show where loading failed.")]
+
+
 def worker(  # noqa: PLR0917 - one parameter per option
     context: typer.Context,
-    app: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODULE:APP", help="A store with handlers, declared queues, or a function that returns one."
-        ),
-    ],
-    url: Annotated[
-        str | None,
-        typer.Option(envvar="PENSTOCK_URL", metavar="URL", help="Where to open queues that are only declared."),
-    ] = None,
+    app: AppArgument,
+    url: DeclaredUrl = None,
     processes: Annotated[int, typer.Option(min=1, help="How many worker processes.")] = 1,
-    queue: Annotated[
-        list[str] | None, typer.Option(help="Only this queue or family; may be repeated. Default: all with a handler.")
-    ] = None,
-    grace: Annotated[str, typer.Option(help="What running handlers get to end, on SIGTERM or SIGINT.")] = "15s",
+    queue: OnlyQueues = None,
+    grace: Grace = "15s",
     lease: Annotated[str, typer.Option(help="How long an entry is held without a heartbeat.")] = "60s",
     reap_every: Annotated[str, typer.Option(help="How often run-out leases are taken back.")] = "15s",
-    keep_dead: Annotated[str, typer.Option(help='How long dead letters are kept, such as "90d"; "" forever.')] = "",
+    keep_dead: KeepDead = "",
     drain: Annotated[bool, typer.Option("--drain", help="Handle what is due now, then end.")] = False,
-    verbose: Annotated[
-        bool,
-        typer.Option("--verbose", "-v", help="Log every ended attempt; show where loading failed."),
-    ] = False,
-    log_format: Annotated[
-        LogFormat, typer.Option(help="Lines for people, or JSON with a field for every fact.")
-    ] = LogFormat.TEXT,
-    port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="Serve /metrics, /live and /ready there; 0 takes a free one.")
-    ] = None,
-    host: Annotated[str, typer.Option(help="Where --port listens; 0.0.0.0 lets other machines in.")] = "127.0.0.1",
-    health_file: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="Write there every second whether the worker is live and ready.")
-    ] = None,
+    verbose: Verbose = False,
+    log_format: LogFormatOption = LogFormat.TEXT,
+    port: Port = None,
+    host: Host = "127.0.0.1",
+    health_file: HealthPath = None,
     lifeline: Annotated[int | None, typer.Option(hidden=True)] = None,
     report_to: Annotated[int | None, typer.Option(hidden=True)] = None,
     is_url_asked: Annotated[bool, typer.Option("--url-asked", hidden=True)] = False,
@@ -87,52 +94,83 @@ def worker(  # noqa: PLR0917 - one parameter per option
     The current directory can be imported from. With several processes a parent restarts those that die.
     """
     lines = write_logs(log_format, WORKER_LINE)
-    is_url_asked = is_url_asked or _is_option(context, "url")
     logger.setLevel(logging.DEBUG if verbose else logging.INFO)
-    grace_seconds = length(grace, "grace") / SECOND
+    length(grace, "grace")
     length(lease, "lease", least="1s")
     length(reap_every, "reap-every", least="100ms")
     if keep_dead:
         length(keep_dead, "keep-dead", least="1m")
-    is_watched = port is not None or health_file is not None
-    if drain and is_watched:
-        raise BadInput("--drain ends by itself, so it cannot be probed.", hint="Leave --port and --health-file out.")
+    check_probes(drain=drain, port=port, health_file=health_file)
+    options = _Options(
+        app=app, url=url, is_url_asked=is_url_asked or _is_option(context, "url"), queues=queue or [], grace=grace,
+        lease=lease, reap_every=reap_every, keep_dead=keep_dead, verbose=verbose, log_format=log_format, port=port,
+        host=host, health_file=health_file,
+    )  # fmt: skip
     if processes > 1:
         if drain:
             raise BadInput("--drain works in one process.", hint="Leave --processes out.")
-        command = [sys.executable, "-m", "penstock", "worker", app, "--grace", grace, "--lease", lease]
-        command += ["--keep-dead", keep_dead, "--reap-every", reap_every, "--log-format", log_format.value]
-        command += [*(["--verbose"] if verbose else []), *(["--url-asked"] if is_url_asked else [])]
-        if url is not None:
-            os.environ["PENSTOCK_URL"] = url  # not as an argument, where every user could read its password
-        command += [part for name in queue or [] for part in ("--queue", name)]
-        reports = _reports_of(processes) if is_watched else None
-        children = Children(command, processes, grace_seconds=grace_seconds, reports=reports)
-        with nullcontext() if reports is None else _watched(reports, host, port, health_file):
-            code = children.run()
-        raise typer.Exit(code)
+        raise typer.Exit(_run_children(options, processes))
     if lifeline is not None:
         _follow_parent(lifeline)
-    store = load(app, url=url, is_url_asked=is_url_asked, verbose=verbose)
+    _run_here(options, lines, report_to, drain=drain)
+
+
+class _Options(NamedTuple):
+    """What was asked for on the command line."""
+
+    app: str
+    url: str | None
+    is_url_asked: bool
+    queues: list[str]
+    grace: str
+    lease: str
+    reap_every: str
+    keep_dead: str
+    verbose: bool
+    log_format: LogFormat
+    port: int | None
+    host: str
+    health_file: Path | None
+
+
+def _run_children(options: _Options, processes: int) -> int:
+    """Run as many processes with the same options, and return the exit code."""
+    command = [sys.executable, "-m", "penstock", "worker", options.app, "--grace", options.grace]
+    command += ["--lease", options.lease, "--keep-dead", options.keep_dead, "--reap-every", options.reap_every]
+    command += ["--log-format", options.log_format.value]
+    command += [*(["--verbose"] if options.verbose else []), *(["--url-asked"] if options.is_url_asked else [])]
+    if options.url is not None:
+        os.environ["PENSTOCK_URL"] = options.url  # not as an argument, where every user could read its password
+    command += [part for name in options.queues for part in ("--queue", name)]
+    is_watched = options.port is not None or options.health_file is not None
+    reports = _reports_of(processes) if is_watched else None
+    children = Children(command, processes, grace_seconds=length(options.grace, "grace") / SECOND, reports=reports)
+    with nullcontext() if reports is None else probed(reports, options.host, options.port, options.health_file):
+        return children.run()
+
+
+def _run_here(options: _Options, lines: LineFormatter, report_to: int | None, *, drain: bool) -> None:
+    """Run the handlers in this process."""
+    store = load(options.app, url=options.url, is_url_asked=options.is_url_asked, verbose=options.verbose)
     try:
-        chosen = _chosen(store, queue or [])
+        chosen = _chosen(store, options.queues)
         runner = Worker(
             store,
             [handler.queue for handler in chosen],
-            lease=lease,
-            grace=grace,
-            reaper=Reaper(store, every=reap_every, keep_dead=keep_dead or None),
-            middleware=[NameAttempt()] if log_format is LogFormat.JSON else [],
+            lease=options.lease,
+            grace=options.grace,
+            reaper=Reaper(store, every=options.reap_every, keep_dead=options.keep_dead or None),
+            middleware=[NameAttempt()] if options.log_format is LogFormat.JSON else [],
         )
         lines.fields = {"space": store.space, "worker": runner.owner, "node": store.node}
-        if verbose:
+        if options.verbose:
             runner.add_counter(LogAttempts(logger))
         logger.info("working on %s in %s", ", ".join(_title(handler) for handler in chosen), store.name)
         if drain:
             logger.info("drained: %s", count(runner.drain(), "handler run"))
             runner.write_figures()
             return
-        with _telling(runner, report_to, host, port, health_file):
+        with _telling(runner, report_to, options):
             in_order = runner.run()
         logger.info("stopped after %s", count(store.signals.totals.get("settled", 0), "settled attempt"))
         if not in_order:
@@ -190,41 +228,20 @@ class _Watch:
 
 
 @contextmanager
-def _telling(
-    runner: Worker, report_to: int | None, host: str, port: int | None, health_file: Path | None
-) -> Iterator[None]:
+def _telling(runner: Worker, report_to: int | None, options: _Options) -> Iterator[None]:
     """Serve the worker's health and metrics to a parent process, probes and Prometheus."""
-    if report_to is None and port is None and health_file is None:
+    if report_to is None and options.port is None and options.health_file is None:
         yield
         return
     with closing(_Watch(runner)) as watch:
         if report_to is None:
-            with _watched(watch, host, port, health_file):
+            with probed(watch, options.host, options.port, options.health_file):
                 yield
         else:
             from penstock.telemetry.reporting import Reporter
 
             with closing(Reporter(report_to, watch.report, watch.state)):
                 yield
-
-
-@contextmanager
-def _watched(source: HealthSource, host: str, port: int | None, health_file: Path | None) -> Iterator[None]:
-    from penstock.telemetry.exposing import Exporter
-    from penstock.telemetry.health import HealthFile
-
-    with ExitStack() as open_things:
-        if port is not None:
-            exporter = open_things.enter_context(closing(Exporter(host, port, source)))
-            logger.info("metrics and health at %s", exporter.url)
-        if health_file is not None:
-            try:
-                open_things.enter_context(closing(HealthFile(health_file, source.state)))
-            except OSError as cause:
-                raise CannotOpen(
-                    f"the health file {health_file} cannot be written: {cause.strerror}.", hint="Name another one."
-                ) from cause
-        yield
 
 
 def health(context: typer.Context) -> None:

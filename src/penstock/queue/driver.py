@@ -334,7 +334,7 @@ class Driver(ABC):
         """Ended attempts, by seq."""
 
     def count_ended(self, since_us: Micros) -> list[EndedCount] | None:
-        """How many attempts ended since a time, by queue and outcome; None for too many, or without full history."""
+        """How many attempts ended since a time, by queue and outcome, or None if that is too much to count."""
         return scans.count_ended(self, since_us) if self.capabilities.full_history else None
 
     @abstractmethod
@@ -435,8 +435,7 @@ class Driver(ABC):
     ) -> list[tuple[Any, ...]]:
         """Rows with ``after < seq <= until``, in order, as plain columns (:data:`penstock.queue.protocol.ROW`).
 
-        For bulk readers that split the work by ranges. Fewer rows than ``limit`` means that this is the end.
-        """
+        Bulk readers split the work by ranges. Fewer rows than ``limit`` means that this is the end."""
         return scans.rows_between(self, part, Find(queue=queue, after=after, limit=limit), until)
 
     def mark(self, part: Part, *, after: int = 0) -> int:

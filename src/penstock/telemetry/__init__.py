@@ -4,6 +4,7 @@ catalog    every metric: its name, labels and meaning
 snapshot   the values of metrics at one moment, and how Prometheus reads them
 metrics    what is counted in a process
 health     whether a worker is live and ready
+streams    metrics and health of a topology
 exposing   /metrics, /live and /ready on a port
 reporting  what worker processes report to their parent
 tracing    spans and metrics by the conventions of OpenTelemetry

@@ -31,7 +31,9 @@ class Metric(NamedTuple):
     join: Join = "sum"
 
 
-WORKER, SERVICE, BOTH, SPARK = "worker", "service", "both", "spark"
+WORKER, SERVICE, BOTH, STREAM, SPARK = "worker", "service", "both", "stream", "spark"
+
+_COMPUTATION = ("topology", "computation")
 
 _ALL = (
     Metric("penstock_put_total", "counter", ("queue",), BOTH, "Entries that this process put."),
@@ -91,6 +93,38 @@ _ALL = (
     ),
     Metric("penstock_circuit_state", "gauge", ("circuit", "state"), SERVICE, "1 for the state a circuit is in."),
     Metric("penstock_log_lag", "gauge", ("log", "group"), SERVICE, "Records that a group is behind."),
+    Metric(
+        "penstock_stream_records_total", "counter", _COMPUTATION, STREAM, "Records that computations have processed."
+    ),
+    Metric("penstock_stream_produced_total", "counter", _COMPUTATION, STREAM, "Records that they have produced."),
+    Metric("penstock_stream_timers_total", "counter", _COMPUTATION, STREAM, "Timers that have fired."),
+    Metric("penstock_stream_checkpoints_total", "counter", _COMPUTATION, STREAM, "Checkpoints that were committed."),
+    Metric("penstock_stream_failures_total", "counter", _COMPUTATION, STREAM, "Attempts that failed."),
+    Metric(
+        "penstock_stream_skipped_total", "counter", _COMPUTATION, STREAM,
+        "Records and timers that were given up after their last attempt, and are dead letters.",
+    ),
+    Metric(
+        "penstock_stream_restarts_total", "counter", _COMPUTATION, STREAM,
+        "How often an instance began again after a failure.",
+    ),
+    Metric(
+        "penstock_stream_instances", "gauge", (*_COMPUTATION, "state"), STREAM,
+        "Instances by state: starting, running, restarting, failed, stopped.",
+    ),
+    Metric(
+        "penstock_stream_lag", "gauge", _COMPUTATION, STREAM, "Records that a computation is behind, over its inputs.",
+        join="max",
+    ),
+    Metric(
+        "penstock_stream_dead_letters", "gauge", _COMPUTATION, STREAM, "Records in the log of its dead letters.",
+        join="max",
+    ),
+    Metric(
+        "penstock_stream_watermark_timestamp_seconds", "gauge", _COMPUTATION, STREAM,
+        "The low watermark of a computation, as far as this process runs it; one without a watermark has no value.",
+        join="min",
+    ),
     Metric("penstock_spark_queries", "gauge", (), SPARK, "Streaming queries that run now."),
     Metric("penstock_spark_batches_total", "counter", ("query",), SPARK, "Micro-batches that have ended."),
     Metric("penstock_spark_rows_total", "counter", ("query",), SPARK, "Rows that micro-batches have read."),
@@ -115,7 +149,7 @@ METRICS = {metric.name: metric for metric in _ALL}
 def table() -> str:
     """The catalog as a table of Markdown."""
     rows = ["| metric | type | labels | exported by | meaning |", "|---|---|---|---|---|"]
-    exporters = {WORKER: "workers", SERVICE: "the service", BOTH: "both", SPARK: "`QueryMetrics`"}
+    exporters = {WORKER: "workers", SERVICE: "the service", BOTH: "both", STREAM: "topologies", SPARK: "`QueryMetrics`"}
     for metric in METRICS.values():
         labels = ", ".join(f"`{label}`" for label in metric.labels) or "–"
         rows.append(f"| `{metric.name}` | {metric.kind} | {labels} | {exporters[metric.source]} | {metric.meaning} |")

@@ -58,6 +58,7 @@ class StartRequest(msgspec.Struct):
     options: dict[str, Any]
     path: list[str]
     leave_out: list[str] = []  # computations that have ended
+    prepare: str = ""  # MODULE:FUNCTION that is called first
 
 
 def load_topology(name: str) -> Topology:
@@ -199,6 +200,9 @@ def main(lines: IO[bytes], answers: IO[bytes]) -> None:
     beginning = msgspec.json.decode(first, type=StartRequest)
     sys.path[:] = list(dict.fromkeys([*beginning.path, *sys.path]))
     try:
+        if beginning.prepare:
+            module, _, function = beginning.prepare.partition(":")
+            getattr(importlib.import_module(module), function)()
         store = open_logs(beginning.url)
         options = {**beginning.options, "leave_out": tuple(beginning.leave_out)}
         runner = LocalRunner(load_topology(beginning.topology), store, **options).start()

@@ -47,8 +47,13 @@ LOOK = 0.02
 class ProcessRunner(Runner):
     """Runs the topology ``MODULE:TOPOLOGY`` in ``processes`` processes over the logs at ``url``."""
 
-    def __init__(self, topology: str, store: LogStore, url: str, *, processes: int = 2, **options: Any) -> None:
-        """Check everything here first; ``store`` is the same as what ``url`` opens."""
+    def __init__(
+        self, topology: str, store: LogStore, url: str, *, processes: int = 2, prepare: str = "", **options: Any
+    ) -> None:
+        """Check everything here first; ``store`` is the same as what ``url`` opens.
+
+        ``prepare`` names a ``MODULE:FUNCTION`` that each process calls first, for instance to set up its logging.
+        """
         if not isinstance(topology, str):
             raise BadInput(
                 f"ProcessRunner takes the name of a topology, not a {type(topology).__name__}.",
@@ -69,7 +74,7 @@ class ProcessRunner(Runner):
         for node in self.resolved.keeping():
             check_kept(store, node)
         self.restarts = 0
-        self._beginning = StartRequest(topology, url, options, [path for path in sys.path if path])
+        self._beginning = StartRequest(topology, url, options, [path for path in sys.path if path], prepare=prepare)
         self._count = processes
         self._processes: list[Process] = []
         self._lock = threading.Lock()  # of the list

@@ -138,7 +138,7 @@ def _tail(row: str, conditions: list[str], where: Find) -> str:
 
 
 def count_ended(session: Session, since_us: Micros) -> list[EndedCount] | None:
-    """Ended attempts by queue and outcome; None where there are too many to count."""
+    """Ended attempts by queue and outcome, or None if there are too many to count."""
     end = last(session, "history")
     low, high = 0, end  # rows end nearly in the order of their numbers, so the first one is sought by halving
     while high - low > 1:
