@@ -10,7 +10,7 @@ import typer
 
 from penstock.cli.application import import_from_here
 from penstock.cli.help import App
-from penstock.cli.log_lines import SERVICE_LINE, LogFormat, write_logs
+from penstock.cli.log_lines import SERVICE_LINE, LogFormat, LogFormatOption, write_logs
 from penstock.cli.opened import is_there
 from penstock.cli.printing import console, table
 from penstock.errors import BadInput, MissingExtra
@@ -24,46 +24,57 @@ app = App(help="API keys of the service.")
 KeysFile = Annotated[Path, typer.Option("--keys", metavar="FILE", help="The file with the hashes of the API keys.")]
 
 
+UrlOption = Annotated[
+    str, typer.Option("--url", envvar="PENSTOCK_URL", metavar="URL", help='The queues: "sqlite:///shop.db".')
+]
+LogsOption = Annotated[
+    str | None, typer.Option("--logs", envvar="PENSTOCK_LOGS_URL", metavar="URL", help="The logs, if any.")
+]
+ServedKeys = Annotated[Path | None, typer.Option("--keys", metavar="FILE", help="API keys; see `penstock key`.")]
+Topologies = Annotated[list[str] | None, typer.Option(metavar="MODULE:TOPOLOGY", help="May be repeated.")]
+RoutesFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Routes of queued requests: JSON {pattern: backend}.")
+]
+SplittingFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Which of their queues are split: JSON {pattern: postfixes}.")
+]
+LagLog = Annotated[str | None, typer.Option(metavar="LOG", help="Append samples of all lags to this log.")]
+LeaseOption = Annotated[
+    str, typer.Option(help="How long what a killed process was sending waits until another one sends it.")
+]
+UnroutedFor = Annotated[
+    str, typer.Option(help="How long queued requests that no route leads to wait until they are dead letters.")
+]
+CircuitPrefix = Annotated[str, typer.Option(metavar="PATH", help="Where gateleen's circuit API is served.")]
+RedisquesPath = Annotated[
+    str | None, typer.Option(metavar="PATH", help="Where redisques' interface is served, such as /queuing.")
+]
+Origins = Annotated[list[str] | None, typer.Option(metavar="ORIGIN", help="May be repeated.")]
+OpenapiKey = Annotated[bool, typer.Option("--openapi-key", help="Show it only to those with an API key.")]
+
+
 def serve(
-    url: Annotated[
-        str, typer.Option("--url", envvar="PENSTOCK_URL", metavar="URL", help='The queues: "sqlite:///shop.db".')
-    ],
+    url: UrlOption,
     *,
-    logs: Annotated[
-        str | None, typer.Option("--logs", envvar="PENSTOCK_LOGS_URL", metavar="URL", help="The logs, if any.")
-    ] = None,
+    logs: LogsOption = None,
     host: Annotated[str, typer.Option(help="Where to listen.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="0 takes a free one.")] = 8080,
-    keys: Annotated[Path | None, typer.Option("--keys", metavar="FILE", help="API keys; see `penstock key`.")] = None,
-    topology: Annotated[list[str] | None, typer.Option(metavar="MODULE:TOPOLOGY", help="May be repeated.")] = None,
-    routes: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Routes of queued requests: JSON {pattern: backend}.")
-    ] = None,
-    splitting: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Which of their queues are split: JSON {pattern: postfixes}.")
-    ] = None,
-    lag_log: Annotated[str | None, typer.Option(metavar="LOG", help="Append samples of all lags to this log.")] = None,
+    keys: ServedKeys = None,
+    topology: Topologies = None,
+    routes: RoutesFile = None,
+    splitting: SplittingFile = None,
+    lag_log: LagLog = None,
     deliver: Annotated[bool, typer.Option(help="Also send queued requests on.")] = True,
-    lease: Annotated[
-        str, typer.Option(help="How long what a killed process was sending waits until another one sends it.")
-    ] = "60s",
-    unrouted_for: Annotated[
-        str, typer.Option(help="How long queued requests that no route leads to wait until they are dead letters.")
-    ] = "24h",
-    circuit_prefix: Annotated[
-        str, typer.Option(metavar="PATH", help="Where gateleen's circuit API is served.")
-    ] = "/playground/server/queuecircuitbreaker/circuit",
-    redisques: Annotated[
-        str | None, typer.Option(metavar="PATH", help="Where redisques' interface is served, such as /queuing.")
-    ] = None,
-    cors_origin: Annotated[list[str] | None, typer.Option(metavar="ORIGIN", help="May be repeated.")] = None,
+    lease: LeaseOption = "60s",
+    unrouted_for: UnroutedFor = "24h",
+    circuit_prefix: CircuitPrefix = "/playground/server/queuecircuitbreaker/circuit",
+    redisques: RedisquesPath = None,
+    cors_origin: Origins = None,
     openapi: Annotated[bool, typer.Option(help="Show what there is at /openapi.json.")] = True,
-    openapi_key: Annotated[bool, typer.Option("--openapi-key", help="Show it only to those with an API key.")] = False,
+    openapi_key: OpenapiKey = False,
     metrics: Annotated[bool, typer.Option(help="Show figures for Prometheus at /metrics.")] = True,
     dashboard: Annotated[bool, typer.Option(help="Show pages for people at /.")] = True,
-    log_format: Annotated[
-        LogFormat, typer.Option(help="Lines for people, or JSON with a field for every fact.")
-    ] = LogFormat.TEXT,
+    log_format: LogFormatOption = LogFormat.TEXT,
 ) -> None:
     """Serve the stores over HTTP. Topologies can be imported from the current directory."""
     try:
