@@ -1,6 +1,7 @@
 """Connections, as raw sockets: whatever a client does or does not do, none is held beyond its deadline."""
 
 import contextlib
+import json
 import socket
 import subprocess
 import sys
@@ -177,8 +178,25 @@ def test_a_body_that_arrives_late_does_not_cost_the_connection(url: str) -> None
         (b"GET /live HTTP/9.9\r\n" + HEAD + b"\r\n", b"400"),
         (b"GET /live HTTP/1.1\r\n" + HEAD + b"X-Long: " + b"a" * 40_000 + b"\r\n\r\n", b"4"),
         (b"GET /v1/queues/%00 HTTP/1.1\r\n" + HEAD + b"\r\n", b"400"),
+        (b"no HTTP at all\r\n\r\n", b"400"),
+        (b"GET /live HTTP/1.1\nHost: localhost\n\n", b"400"),
+        (b"GET /live HTTP/1.1\r\n" + HEAD + b"X: a\n\r\n", b"400"),
+        (b"GET /live HTTP/1.1\r\n" + HEAD + b"\n", b"400"),
+        (b"GET /live HTTP/1.1\r\n" + HEAD + b"X: a\r\n b\r\n\r\n", b"400"),
+        (b"GET /live HTTP/1.1\r\n" + HEAD + b"X: a\r\n\tTransfer-Encoding: chunked\r\n\r\n", b"400"),
     ],
-    ids=["two lengths", "unknown version", "large head in one packet", "NUL"],
+    ids=[
+        "two lengths",
+        "unknown version",
+        "large head in one packet",
+        "NUL",
+        "not HTTP",
+        "LF everywhere",
+        "one LF",
+        "LF at the end",
+        "folded",
+        "folded with a tab",
+    ],
 )
 def test_odd_requests_are_refused_and_the_connection_ends(url: str, request_: bytes, status: bytes) -> None:
     with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=5) as client:
@@ -187,6 +205,41 @@ def test_odd_requests_are_refused_and_the_connection_ends(url: str, request_: by
         while part := client.recv(4096):
             answer += part
     assert answer.startswith(b"HTTP/1.1 " + status), answer[:200]
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert b"content-type: application/problem+json" in head.lower()
+    assert json.loads(body)["status"] == int(answer[9:12])
+
+
+@pytest.mark.parametrize("pieces", ["together", "apart", "byte by byte"])
+@pytest.mark.parametrize("second", [b"X: a\nY: b\r\n\r\n", b"X: a\r\n b\r\n\r\n"], ids=["LF", "folded"])
+def test_a_later_request_with_an_odd_head_ends_the_connection(url: str, second: bytes, pieces: str) -> None:
+    good = b"GET /live HTTP/1.1\r\n" + HEAD + b"\r\n"
+    odd = b"GET /live HTTP/1.1\r\n" + HEAD + second
+    with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=5) as client:
+        if pieces == "together":
+            client.sendall(good + odd)
+            answer = b""
+        else:
+            client.sendall(good)
+            answer = _answer(client)
+            parts = [odd] if pieces == "apart" else [odd[place : place + 1] for place in range(len(odd))]
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                for part in parts:
+                    client.sendall(part)
+        with contextlib.suppress(ConnectionResetError):  # where it was refused before all had been sent
+            while part := client.recv(4096):
+                answer += part
+    assert answer.count(b"HTTP/1.1 200") == 1
+    assert b"HTTP/1.1 400" in answer or pieces == "byte by byte"
+
+
+def test_a_body_may_have_any_bytes(url: str) -> None:
+    body = b'{"value":\n [1,\n\t2]}'
+    head = b"POST /v1/queues/odd/entries HTTP/1.1\r\n" + HEAD + b"Content-Length: %d\r\n\r\n" % len(body)
+    with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=5) as client:
+        client.sendall(head + body)
+        assert client.recv(4096).startswith(b"HTTP/1.1 201")
 
 
 def _answer(client: socket.socket) -> bytes:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import signal
 import socket
 from collections.abc import Callable
 from contextlib import ExitStack
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 
@@ -46,7 +47,7 @@ def serve(settings: ServiceSettings, announce: Callable[[str], object] = lambda 
         server = Server(
             uvicorn.Config(
                 app,
-                http=protocol(settings),
+                http=cast("type[asyncio.Protocol]", protocol(settings)),  # it only calls it
                 ws="none",
                 lifespan="on",
                 access_log=False,
