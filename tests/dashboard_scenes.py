@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import math
+from urllib.parse import quote
 
 import msgspec
 
 from penstock import Breaker, Bus, LogStore, QueueStore, Retry, Worker
+from penstock.breaker.settings import BreakerConfig
 from penstock.clock import SECOND
 from penstock.ids import new_id
 from penstock.policy import Reject
 from penstock.queue.changes import Change, record_change
 from penstock.queue.protocol import ClaimRequest, DocumentWrite, Source
+from penstock.queue.results import Progress, note_of
 from penstock.queue.worker.figures import MINUTE, Tally
 from penstock.queue.worker.figures import PREFIX as FIGURES
 from penstock.queue.worker.presence import Serving, WorkerRecord
 from penstock.stream import Computation, Topology
 
 NASTY = '"><script>window.hacked=1</script><img src=x onerror="window.hacked=1">\'{{7*7}}'
+NASTY_ID = '"><script>window.hacked=1</script>{{7*7}}'
 
 
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -118,9 +122,56 @@ def fill_nasty(queues: QueueStore, logs: LogStore) -> None:
     queue.schedule("nasty", {NASTY: NASTY}, every="1h")
     record = WorkerRecord(NASTY, NASTY, 7, NASTY, queues.now(), False, (Serving(NASTY, False, 1, 1),))
     queues.driver.write([DocumentWrite("penstock.worker.nasty", msgspec.json.encode(record))])
+    _fill_nasty_lives(queues)
+    breaker = Breaker(queues)
+    breaker.configure(BreakerConfig.active())
+    breaker.report(NASTY, "1", True)
+    breaker.open(NASTY, by=NASTY, why=NASTY)
+    record_change(queues, Change(NASTY, NASTY, NASTY, NASTY, NASTY, NASTY))
     logs.create("nasty")
     with logs.appender("nasty") as out:
         out.append({NASTY: NASTY}, key=NASTY, headers={"header": NASTY})
+
+
+def _fill_nasty_lives(queues: QueueStore) -> None:
+    """A result that is kept, a progress, and an entry that was cancelled because of another."""
+    results = queues.queue("nasty-results")
+    results.add_handler(lambda _: {NASTY: NASTY}, keep_result="1d")
+    results.put(1, id="returned")
+    Worker(queues).drain()
+    results.remove_handler()
+    queues.queue("nasty-progress").put(1, id="at-work")
+    claim = ClaimRequest(new_id(), (Source("nasty-progress", 1),), 1, NASTY, "a-node", 3600 * SECOND)
+    [leased] = queues.driver.claim(claim).entries
+    assert leased.lease is not None
+    queues.driver.write([note_of(leased.lease, Progress(1, 2, NASTY))])
+    chained = queues.queue("nasty-chain")
+    chained.put(1, id=NASTY_ID)
+    chained.put(2, id="waiting", after=[NASTY_ID])
+    chained.cancel(NASTY_ID)
+
+
+NASTY_PAGES = (
+    "/ui/queues/nasty?tab=dead", "/ui/queues/nasty?tab=ready", "/ui/queues/nasty?tab=history", "/ui/logs/nasty",
+    "/ui/do/replay?queue=nasty", "/ui/do/unlock?queue=nasty&holder=nasty",
+    "/ui/queues/nasty-results/entries/returned", "/ui/queues/nasty-progress/entries/at-work",
+    "/ui/queues/nasty-progress?tab=leased", "/ui/queues/nasty-chain?tab=history",
+    "/ui/queues/nasty-chain/entries/waiting", f"/ui/queues/nasty-chain/entries/{quote(NASTY_ID, safe='')}",
+    f"/ui/circuits?circuit={quote(NASTY)}", f"/ui/do/circuit-close?circuit={quote(NASTY)}",
+    f"/ui/changes?target={quote(NASTY)}", "/ui/topologies/web",
+)  # fmt: skip
+
+
+def nasty_topology() -> Topology:
+    """Names of a computation and its streams that no topology takes, put into one all the same."""
+    flow = topology()
+    [node] = flow.nodes.values()
+    flow.nodes = {NASTY: msgspec.structs.replace(node, name=NASTY, inputs={"in": NASTY}, outputs={"out": "counts"})}
+    flow.streams = {
+        NASTY: msgspec.structs.replace(flow.streams["clicks"], name=NASTY),
+        "counts": flow.streams["counts"],
+    }
+    return flow
 
 
 LONG = "a-name-as-long-as-one-may-be." + "x" * 99

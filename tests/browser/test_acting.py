@@ -22,7 +22,7 @@ from penstock.clock import SECOND
 from penstock.ids import new_id
 from penstock.queue.changes import recent_changes
 from penstock.queue.protocol import ClaimRequest, Source
-from penstock.service.keys import new_key
+from penstock.service.keys import new_key, remove_key
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -274,6 +274,65 @@ def test_by_keyboard_alone(queues: QueueStore, logs: LogStore, serve: Callable[.
     assert recent_changes(queues)[0].why == "by keyboard"
 
 
+def press_until_at(page: Any, text: str, key: str = "Tab") -> None:
+    """Go on by keyboard until what has this text has the focus."""
+    for _ in range(120):
+        if text in (page.evaluate("document.activeElement.textContent") or "").strip()[: len(text)]:
+            return
+        page.keyboard.press(key)
+    raise AssertionError(f"{text} is not reached by keyboard")
+
+
+def press_and_go(page: Any, key: str = "Enter") -> None:
+    with page.expect_navigation():
+        page.keyboard.press(key)
+    page.locator("#toast").wait_for()
+
+
+def test_more_by_keyboard_alone(queues: QueueStore, logs: LogStore, serve: Callable[..., Site], open_page: Any) -> None:
+    fill(queues, logs)
+    site, page = serve(queues), open_page()
+    mails = queues.queue("mails")
+    page.goto(f"{site.url}/ui/queues/mails?tab=ready")
+    press_until_at(page, "Lock…")
+    page.keyboard.press("Enter")
+    page.locator("#dialog").get_by_label("Reason").wait_for()
+    page.keyboard.type("the server moves")
+    press_and_go(page)
+    assert [lock.reason for lock in mails.locks()] == ["the server moves"]
+    press_until_at(page, "Unlock…")
+    page.keyboard.press("Enter")
+    page.locator("#dialog").get_by_role("button", name="Unlock the queue").wait_for()
+    press_until_at(page, "Unlock the queue")
+    press_and_go(page)
+    assert mails.locks() == []
+    press_until_at(page, "Put an entry…")
+    page.keyboard.press("Enter")
+    page.locator("#dialog").get_by_label("Value, as JSON").wait_for()
+    page.keyboard.type('{"to": "zoe"}')
+    press_until_at(page, "Put the entry")
+    press_and_go(page)
+    assert mails.counts().ready == 4
+    page.goto(f"{site.url}/ui/schedules")
+    press_until_at(page, "Pause…")
+    page.keyboard.press("Enter")
+    page.locator("#dialog").get_by_role("button", name="Pause the schedule").wait_for()
+    press_until_at(page, "Pause the schedule")
+    press_and_go(page)
+    assert queues.schedules()[0].is_paused
+    page.goto(f"{site.url}/ui/queues/invoices.render?tab=dead")
+    press_until_at(page, "Remove all that match…")
+    page.keyboard.press("Enter")
+    page.get_by_label("Type invoices.render to go on").wait_for()
+    for _ in range(12):
+        if page.evaluate("document.activeElement.name") == "sure":
+            break
+        page.keyboard.press("Tab")
+    page.keyboard.type("invoices.render")
+    press_and_go(page)
+    assert queues.queue("invoices.render").counts().dead == 0
+
+
 @pytest.mark.usefixtures("quick_ticks")
 def test_open_pages_stay_fresh_and_say_when_the_service_is_away(
     queues: QueueStore, logs: LogStore, serve: Callable[..., Site], open_page: Any
@@ -418,7 +477,7 @@ def test_signing_in_and_a_session_that_ends(
 
 
 @pytest.mark.usefixtures("quick_ticks")
-def test_an_open_page_asks_to_sign_in_after_the_service_was_restarted(
+def test_an_open_page_goes_on_after_the_service_was_restarted_until_its_key_is_removed(
     queues: QueueStore, logs: LogStore, serve: Callable[..., Site], open_page: Any, tmp_path: Path
 ) -> None:
     fill(queues, logs)
@@ -432,6 +491,10 @@ def test_an_open_page_asks_to_sign_in_after_the_service_was_restarted(
     site.close()
     page.get_by_text("Reconnecting, last at").wait_for()
     serve(queues, keys=keys, port=site.port)
+    before = int(page.locator("#queue-figures .v").first.inner_text())
+    queues.queue("mails").put("more")
+    page.locator("#queue-figures .v", has_text=re.compile(f"^{before + 1}$")).first.wait_for()
+    remove_key(keys, "ann")
     page.locator("#notices").get_by_text("Your session has ended.").wait_for()
     page.get_by_text("Signed out").wait_for()
     page.locator("#notices").get_by_role("link", name="Sign in").click()

@@ -10,9 +10,22 @@ from typing import Any
 
 import pytest
 from tests.browser.conftest import Site
-from tests.dashboard_scenes import LONG, fill, fill_long, fill_many, fill_nasty, fill_past, long_topology, topology
+from tests.dashboard_scenes import (
+    LONG,
+    NASTY_PAGES,
+    fill,
+    fill_long,
+    fill_many,
+    fill_nasty,
+    fill_past,
+    long_topology,
+    nasty_topology,
+    topology,
+)
 
-from penstock import LogStore, QueueStore
+from penstock import Breaker, LogStore, QueueStore
+from penstock.breaker.settings import BreakerConfig
+from penstock.service.keys import new_key
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -29,6 +42,15 @@ SHOP = {
     "topology": "/ui/topologies/web", "reset": "/ui/do/group-reset?log=clicks&group=billing",
     "add": "/ui/do/schedule-add", "gone": "/ui/queues/nope",
 }  # fmt: skip
+VIEWS = [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")]
+DIALOGS = {
+    "/ui/queues/mails?tab=ready": ("Lock…", "Put an entry…"),
+    "/ui/queues/invoices.render?tab=dead": ("Replay all that match…", "Remove all that match…"),
+    "/ui/queues/stopped": ("Unlock…",),
+    "/ui/schedules": ("Add a schedule…", "Pause…", "Run now…", "Remove…"),
+    "/ui/logs/clicks": ("Reset…", "Forget…"),
+    "/ui/circuits": ("Open…",),
+}
 # What sticks out, for whoever has to find it.
 WIDEST = """() => {
   const edge = document.documentElement.clientWidth + 1, right = (one) => Math.round(one.getBoundingClientRect().right);
@@ -63,7 +85,7 @@ def test_what_is_vendored_is_what_it_says() -> None:
     assert "Mozilla Public License" in (AXE.parent / "axe-LICENSE").read_text()
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+@pytest.mark.parametrize(("width", "scheme"), VIEWS)
 def test_every_page_of_a_shop(
     width: int, scheme: str, queues: QueueStore, logs: LogStore, serve: Callable[..., Site], open_page: Any
 ) -> None:
@@ -78,8 +100,70 @@ def test_every_page_of_a_shop(
             serious.append("the page scrolls sideways")
         if serious:
             wrong[name] = serious
-        shoot(page, f"{name}-{scheme}")
+        shoot(page, f"{name}-{width}-{scheme}")
     assert wrong == {}
+
+
+@pytest.mark.parametrize(("width", "scheme"), VIEWS)
+def test_every_dialog_and_the_page_to_sign_in(
+    width: int,
+    scheme: str,
+    queues: QueueStore,
+    logs: LogStore,
+    serve: Callable[..., Site],
+    open_page: Any,
+    tmp_path: Path,
+) -> None:
+    fill(queues, logs)
+    breaker = Breaker(queues)
+    breaker.configure(BreakerConfig.active())
+    breaker.report("crm", "1", True)
+    site, page = serve(queues), open_page(width, scheme)
+    wrong = {}
+    for path, links in DIALOGS.items():
+        for link in links:
+            page.goto(site.url + path)
+            page.locator("main").get_by_role("link", name=link).first.click()
+            page.locator("#dialog footer").wait_for()
+            serious = findings(page)
+            if is_too_wide(page):
+                serious.append("the page scrolls sideways")
+            if serious:
+                wrong[path, link] = serious
+            shoot(page, f"dialog-{link.rstrip('…').replace(' ', '-').lower()}-{width}-{scheme}")
+    keys = tmp_path / "keys.json"
+    new_key(keys, "ann", ("read",))
+    closed = serve(queues, keys=keys)
+    for what in ("sign-in", "sign-in-refused"):
+        page.goto(f"{closed.url}/ui/login")
+        if what == "sign-in-refused":
+            page.get_by_label("API key").fill("psk_wrong")
+            page.get_by_role("button", name="Sign in").click()
+            page.get_by_text("is not known here").wait_for()
+        if serious := findings(page):
+            wrong[what, ""] = serious
+        shoot(page, f"{what}-{width}-{scheme}")
+    assert wrong == {}
+
+
+def test_on_a_phone_what_was_chosen_comes_first(
+    queues: QueueStore, logs: LogStore, serve: Callable[..., Site], open_page: Any
+) -> None:
+    fill(queues, logs)
+    site, page = serve(queues), open_page(390)
+
+    def top(place: str) -> float:
+        return float(page.locator(place).first.bounding_box()["y"])
+
+    page.goto(f"{site.url}/ui/logs/clicks")
+    assert top("#rec") > top("#h-r"), "none is chosen"
+    page.locator("section:has(#h-r) tbody a.id").nth(3).click()
+    page.wait_for_url("**record=**")
+    assert top("#rec") < min(top("#partitions"), top("#groups"), top("#h-r"))
+    shoot(page, "log-chosen-390-light")
+    for path in ("/", "/ui/queues/mails"):
+        page.goto(site.url + path)
+        assert top("nav[aria-label='Time range']") < top("#charts"), path
 
 
 def test_every_page_of_an_empty_store(queues: QueueStore, serve: Callable[..., Site], open_page: Any) -> None:
@@ -130,11 +214,13 @@ def test_every_page_of_ten_thousand_queues(
         "sorted": "/ui/queues?sort=oldest", "one": "/ui/queues/customer.09999?tab=ready",
         "find": "/ui/find?q=customer.", "range": "/?range=43200", "lock": "/ui/do/lock?queue=customer.09999",
     }  # fmt: skip
-    wrong = {}
+    wrong: dict[str, object] = {}
     for name, path in paths.items():
         answer = page.goto(site.url + path)
         if answer.status != (404 if name == "gone" else 200) or is_too_wide(page) or not page.locator("h1").count():
             wrong[name] = answer.status
+        if serious := findings(page):
+            wrong[name] = serious
         assert page.locator("main tr").count() <= 210, f"{name} shows a page of them, not all"
     assert wrong == {}
 
@@ -143,13 +229,9 @@ def test_text_that_would_do_harm_stays_text(
     queues: QueueStore, logs: LogStore, serve: Callable[..., Site], open_page: Any
 ) -> None:
     fill_nasty(queues, logs)
-    site, page = serve(queues), open_page(390)
+    site, page = serve(queues, (nasty_topology(),)), open_page(390)
     [dead] = queues.queue("nasty").dead()
-    paths = (
-        *PAGES.values(), "/ui/queues/nasty?tab=dead", "/ui/queues/nasty?tab=ready", "/ui/queues/nasty?tab=history",
-        f"/ui/queues/nasty/entries/{dead.id}", "/ui/logs/nasty", "/ui/do/replay?queue=nasty",
-    )  # fmt: skip
-    for path in paths:
+    for path in (*PAGES.values(), *NASTY_PAGES, f"/ui/queues/nasty/entries/{dead.id}"):
         page.goto(site.url + path)
         assert page.evaluate("window.hacked") is None, path
         assert not is_too_wide(page), path

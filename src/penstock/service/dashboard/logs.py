@@ -103,6 +103,7 @@ def _browse(visiting: Visit, store: LogStore, log: str, bounds: list[Bounds], co
         "following": following,
         "is_cut": is_cut,
         "record": record,
+        "is_chosen": record is not None and str(record.offset) == chosen,
         "pieces": None if record is None else value_pieces(record.payload, codec, ""),
         "older": max(bound.start, start - ON_A_PAGE) if start > bound.start else None,
         "moment": to_micros,
