@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import Run
 from tests.cli.test_commands import some_dead
+from tests.contract.queue.asking import end, take
 
 from penstock import QueueStore, Retry, Worker, open_queues
 from penstock.queue.changes import recent_changes
+from penstock.requests.item import QueuedRequest, RequestCodec
 
 
 def some_failed(store: QueueStore) -> dict[str, str]:
@@ -28,6 +30,41 @@ def some_failed(store: QueueStore) -> dict[str, str]:
     Worker(store).drain()
     mails.remove_handler()
     return ids
+
+
+# --- queued requests ---------------------------------------------------------------------------------
+
+SECRETS = ("Bearer abc", "session=def", "key-ghi", "key-jkl", "token-mno")
+
+
+def test_credentials_of_queued_requests_are_shown_by_no_command(run: Run, store: QueueStore) -> None:
+    names = ("Authorization", "cookie", "X-Api-Key", "api-key", "X-AUTH-TOKEN")
+    headers = (*zip(names, SECRETS, strict=True), ("content-type", "application/json"))
+    requests = store.queue("requests.crm", codec=RequestCodec())
+    request = QueuedRequest("PUT", "/crm/customers/1", headers, b'{"name": "ann"}')
+    waiting, dead, leased, done = (requests.put(request, labels={"far": "crm"}).id for _ in range(4))
+    taken = {entry.id: entry for entry in take(store, "requests.crm", limit=4)}
+    end(store, taken[dead], "dead", error="refused")
+    end(store, taken[done])
+    end(store, taken[waiting], "retry", error="later")
+    commands = [
+        ("queue", "show", "requests.crm"),
+        ("queue", "replay", "requests.crm", "--all"),
+        ("queue", "cancel", "requests.crm", "--label", "far=crm"),
+        ("queue", "find", "--label", "far=crm"),
+        ("queue", "find", leased[-8:]),
+        *(("queue", "entry", id_) for id_ in (waiting, dead, leased, done)),
+    ]
+    for command in commands:
+        asks = command[1] in ("replay", "cancel")
+        for more in ((),) if asks else ((), ("--json",), ("--traceback",) if command[1] == "show" else ()):
+            shown = run(*command, *more, code=1 if asks else 0)
+            text = shown.out + shown.err
+            assert not [secret for secret in SECRETS if secret in text], (command, more)
+            assert "crm" in text, (command, more)
+    assert "/crm/customers/1" in run("queue", "entry", leased, "--json").out
+    assert "***" in run("queue", "entry", leased).out
+    assert store.queue("requests.crm", codec=RequestCodec()).find()[0].value.header("authorization") == "Bearer abc"
 
 
 # --- one entry ---------------------------------------------------------------------------------------
