@@ -100,7 +100,7 @@ def show_queue(visiting: Visiting, queue: QueueName) -> Response:
     return visiting.page(
         "queue.html",
         "queues",
-        live="#locks,#queue-figures,#charts,#entries",
+        live="#locks,#queue-figures,#charts,#ended,#entries",
         name=queue,
         counts=counts,
         tab=tab,
