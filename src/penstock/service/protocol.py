@@ -30,7 +30,7 @@ def protocol(settings: ServiceSettings) -> Callable[..., asyncio.Protocol]:
     return partial(BoundedConnection, settings)
 
 
-def limits_of(settings: ServiceSettings) -> dict[Waiting, float]:
+def _deadlines(settings: ServiceSettings) -> dict[Waiting, float]:
     """For how many seconds a connection waits for what."""
     return {
         "head": settings.head_seconds,
@@ -62,7 +62,7 @@ class BoundedConnection(H11Protocol):
         """``settings`` bounds it; the rest is uvicorn's."""
         super().__init__(*args, **options)
         self._most = settings.connections
-        self._limits = limits_of(settings)
+        self._limits = _deadlines(settings)
         self._look_every = min(1.0, min(self._limits.values()) / 4)
         self._answered = 0
         self._head_begun = False
