@@ -25,6 +25,8 @@ from tests.dashboard_scenes import (
 
 from penstock import Breaker, LogStore, QueueStore
 from penstock.breaker.settings import BreakerConfig
+from penstock.queue.protocol import EndedCount
+from penstock.queue.worker.figures import read_figures, total
 from penstock.service.keys import new_key
 
 pytestmark = pytest.mark.timeout(600)
@@ -283,10 +285,15 @@ def test_pictures_of_the_docs(
     open_page: Callable[..., Any],
     width: int,
     scheme: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What docs/images holds: made with PENSTOCK_SCREENSHOTS=docs/images."""
     fill(queues, logs)
     fill_past(queues)
+    done = total(read_figures(queues, since_us=0))
+    ended = {"done": done.done, "dead": done.dead, "cancelled": 2, "retried": done.failed - done.dead}
+    counted = [EndedCount("mails", state, count) for state, count in ended.items()]  # type: ignore[arg-type]
+    monkeypatch.setattr(type(queues.driver), "count_ended", lambda *_: counted)
     site, page = serve(queues, (topology(),)), open_page(width, scheme)
     dead = queues.queue("invoices.render").dead()[0].id
     paths = {"overview": "/", "dead": "/ui/dead", "entry": f"/ui/queues/invoices.render/entries/{dead}"}

@@ -314,7 +314,7 @@ class TestActions:
         assert mails.counts().delayed == 0
         assert do(shop, "cancel", queue="mails", label="customer=bob").status_code == 303
         assert mails.counts().live == 0
-        assert "which entries is not said" in shop.get("/ui/do/cancel?queue=mails").text
+        assert "Which entries is not said" in shop.get("/ui/do/cancel?queue=mails").text
 
     def test_put(self, shop: TestClient, queues: QueueStore) -> None:
         assert do(shop, "put", queue="fresh", value='{"a": 1}', delay="1h", new_label="k=v").status_code == 303

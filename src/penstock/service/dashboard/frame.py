@@ -247,7 +247,7 @@ def problem_page(request: Request, status: int, detail: str, hint: str, retry_af
             **context,
             "status": status,
             "title": title,
-            "detail": detail,
+            "detail": detail[:1].upper() + detail[1:],
             "hint": hint,
             "is_away": status == 503,
         },
