@@ -100,7 +100,7 @@ class TestThreads(Contract):
         with running(store):
             wait_for(lambda: len(queue.dead()) == 1)
             [letter] = queue.dead()
-            assert "its thread goes on" in (letter.error or "")
+            assert "the thread is still running" in (letter.error or "")
             assert "go.wait(LONG)" in (letter.traceback or ""), "it shows where the thread is"
             queue.put("next")
             store.queue("q").put("and another")
