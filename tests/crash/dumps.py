@@ -144,8 +144,7 @@ def _read_collections(ask: Ask, space: str, places: Callable[[Ask, str], Places]
         dump.damage.append(f"FIFO queues say that {in_flight} are in flight, and {fifo} are held")
     for row in ask(f"SELECT * FROM {space}_history ORDER BY seq"):
         token = None if row["claim"] is None else f"{row['fence']}-{row['claim']}"
-        kept = row["state"] in ("done", "cancelled", "expired")
-        dump.history.append(whole(row, token=token, **({} if kept else {"payload": None})))
+        dump.history.append(whole(row, token=token))
     dump.dead = [whole(row, state="dead", token=None) for row in ask(f"SELECT * FROM {space}_dead ORDER BY seq")]
     return dump
 
@@ -193,6 +192,7 @@ _META = ("id", "queue", "codec", "type", "labels", "headers", "unique_key", "uni
 _CLAIM = ("claim", "owner", "claimed", "most", "queue", "node", "plain")
 _ENDED = ("state", "ended", "claim", "owner", "queue", "error", "node", "settled")
 _SIGN = 1 << 63
+_STRIPPED = 8  # the flag of a body whose payload is gone
 
 
 def _read_redis(port: int, space: str) -> Dump:
@@ -296,12 +296,11 @@ class _RedisSpace:
                 row = self._entry(rest[_STATE.size * index : _STATE.size * (index + 1)])
                 (started,) = struct.unpack_from(">q", rest, _STATE.size * count + 8 * index)
                 token = None if head["claim"] is None else f"{row['fence']}-{head['claim']}"
-                kept = row["payload"] if head["state"] in ("done", "cancelled", "expired") else None
                 if row["queue"] != head["queue"]:
                     self.damage.append(f"{row['id']} of {row['queue']} has a row of {head['queue']}")
                 rows.append({
                     **row, "state": head["state"], "ended": head["ended"], "owner": head["owner"],
-                    "error": head["error"], "started": started or None, "token": token, "payload": kept,
+                    "error": head["error"], "started": started or None, "token": token,
                     "seq": int.from_bytes(first, "big") + index,
                 })  # fmt: skip
         return rows
@@ -322,14 +321,15 @@ class _RedisSpace:
         priority, due, seq, number, attempt, generation, fence, flags = _STATE.unpack(text)
         self.named.add(number)
         body = self.bodies[number]
-        _, _, created, first_due, expires, size = _BODY.unpack_from(body)
+        body_flags, _, created, first_due, expires, size = _BODY.unpack_from(body)
+        payload = None if body_flags & _STRIPPED else body[_BODY.size + size :].hex()
         listed = msgspec.msgpack.decode(body[_BODY.size : _BODY.size + size])
         meta = dict.fromkeys(_META) | dict(zip(_META, listed, strict=False))
         return {
             **{key: None if value is False else value for key, value in meta.items()},
             "priority": 100 - priority, "due": due - _SIGN, "seq": int.from_bytes(seq, "big"), "attempt": attempt,
             "generation": generation, "fence": fence, "suspect": flags % 2 == 1, "created": created,
-            "first_due": first_due - _SIGN, "expires": expires or None, "payload": body[_BODY.size + size :].hex(),
+            "first_due": first_due - _SIGN, "expires": expires or None, "payload": payload,
         }  # fmt: skip
 
 
@@ -431,10 +431,9 @@ class _ZookeeperSpace:
                 as_put.pop(live["number"], None)
                 token = f"{live['fence']}-{texts[row['claim']]}" if row["claim"] else None
                 body = bodies.get(live["number"], {})
-                kept = row["state"] in ("done", "cancelled", "expired")
                 self.dump.history.append({
                     **body, **live, **row, "queue": queue, "owner": texts[row["owner"]], "token": token,
-                    "payload": body.get("payload") if kept else None,
+                    "payload": body.get("payload"),
                 })  # fmt: skip
         # What nothing else speaks of waits as it was put.
         for live in list(as_put.values()):

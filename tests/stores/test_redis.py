@@ -746,7 +746,7 @@ class TestBodies:
         self.end(store)
         rows = store.driver.history(Find(ids=(id_,)))
         assert [(row.labels["v"], row.payload) for row in rows] == [
-            ("1", None), ("2", b'"second"'), ("3", b'"third"')
+            ("1", b'"first"'), ("2", b'"second"'), ("3", b'"third"')
         ]  # fmt: skip
 
     def test_a_replaced_entry_leaves_the_history_alone(self, store: QueueStore) -> None:

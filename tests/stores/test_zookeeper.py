@@ -886,7 +886,7 @@ def test_attempts_show_the_body_they_saw_on_every_handle(open_store: Callable[..
     store.driver.commit(Step((Ending(entry.lease, "done"),)))
     for handle in (store, other, open_store()):
         rows = handle.driver.history(Find())
-        assert [(row.labels["stage"], row.payload) for row in rows] == [("one", None), ("two", b'"first"')]
+        assert [(row.labels["stage"], row.payload) for row in rows] == [("one", b'"first"'), ("two", b'"first"')]
 
 
 def test_limits_per_label_hold_for_all_handles(open_store: Callable[..., QueueStore]) -> None:

@@ -24,6 +24,8 @@ FINAL: tuple[State, ...] = ("done", "dead", "cancelled", "expired")
 # ever finds it due. It is replaced by the entry's own due time, or now, when the last of the others has ended.
 HELD: Micros = 1 << 58
 
+REMOVED = "removed"  # why a row of the history has no payload
+
 # What one attempt ended as, in the history: a final state, or one of the two after which the entry lives on.
 AttemptState = Literal["done", "dead", "cancelled", "expired", "retried", "reaped"]
 
@@ -193,7 +195,7 @@ class HistoryRow(msgspec.Struct):
     headers: dict[str, str]
     codec: str
     type: str
-    payload: bytes | None = None  # kept with the final row only
+    payload: bytes | None = None  # what the attempt saw; ``gap`` says why it is None
     reader: Codec[Any] | None = None
     traceback: str | None = None  # of a failed attempt, its end; stores keep it behind the error
 
@@ -210,10 +212,15 @@ class HistoryRow(msgspec.Struct):
         """The payload as the queue's type; raises ``Undecodable`` where it is not kept or does not fit."""
         if self.payload is None or self.reader is None:
             raise Undecodable(
-                f"attempt {self.attempt} of entry {self.id} keeps no payload to be read here.",
-                hint="The row of the final attempt does, or the dead letter; read it through a typed queue.",
+                f"the payload of attempt {self.attempt} of entry {self.id} cannot be read: {self.gap or 'no type'}.",
+                hint="A purge of a dead letter removes its payloads; read others through a typed queue.",
             )
         return self.reader.decode(self.payload)
+
+    @property
+    def gap(self) -> str | None:
+        """Why there is no payload: it was removed with its dead letter. None where there is one."""
+        return REMOVED if self.payload is None else None
 
     @property
     def started(self) -> datetime | None:

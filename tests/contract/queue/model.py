@@ -148,7 +148,7 @@ class Model:
 
     def finish(self, thing: Thing, state: str, started: int | None, error: str | None, *, ran: bool = True) -> None:
         """End a live entry; ``ran`` says whether an attempt ended with it."""
-        self._row(thing, state, started, error, keep=state != "dead", extra=0 if ran else 1)
+        self._row(thing, state, started, error, extra=0 if ran else 1)
         del self.live[thing.id]
         if state == "dead":
             thing.died_of = error
@@ -159,15 +159,13 @@ class Model:
             self._let_go(thing)
         self._lay_down(thing)
 
-    def _row(
-        self, thing: Thing, state: str, started: int | None, error: str | None, *, keep: bool = False, extra: int = 0
-    ) -> None:
-        payload = thing.payload if keep else None
+    def _row(self, thing: Thing, state: str, started: int | None, error: str | None, *, extra: int = 0) -> None:
         self.rows.append(
             Row(
-                thing.id, thing.queue, thing.generation, thing.attempt + extra, state, started, self.now, error, payload
+                thing.id, thing.queue, thing.generation, thing.attempt + extra, state, started, self.now, error,
+                thing.payload,
             )
-        )
+        )  # fmt: skip
 
     def _lay_down(self, thing: Thing) -> None:
         thing.token = thing.owner = thing.bound = None
@@ -359,10 +357,13 @@ class Model:
         self.live[id_] = thing
 
     def purge(self, queue: str) -> int:
-        """Forget the dead letters of a queue."""
+        """Forget the dead letters of a queue, and what the history shows of their payloads."""
         gone = [id_ for id_, thing in self.dead.items() if thing.queue == queue]
         for id_ in gone:
             del self.dead[id_]
+        for row in self.rows:
+            if row.id in gone:
+                row.payload = None
         return len(gone)
 
     def prune(self, older_us: int) -> int:

@@ -216,12 +216,21 @@ class Pair(RuleBasedStateMachine):
                 row.queue,
                 row.ended_us,
                 row.error or "",
-                row.payload or b"",
+                row.payload or row.gap,
             )
             for row in rows
         )
         assert got == sorted(
-            (row.id, row.generation, row.attempt, row.state, row.queue, row.ended, row.error or "", row.payload or b"")
+            (
+                row.id,
+                row.generation,
+                row.attempt,
+                row.state,
+                row.queue,
+                row.ended,
+                row.error or "",
+                row.payload or "removed",
+            )
             for row in self.model.rows
         )
         starts = {(row.id, row.generation, row.attempt): row.started_us for row in rows}

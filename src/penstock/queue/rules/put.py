@@ -24,7 +24,7 @@ def put(state: State, entry: NewEntry, now: Micros) -> PutResult:
     """Put an entry."""
     known = state.known(entry.id)
     if known is not None:
-        if (known.queue, known.payload) != (entry.queue, entry.payload):
+        if known.queue != entry.queue or (known.payload != entry.payload and not known.stripped):
             raise refusals.id_taken(entry.id, known.queue)
         return known_put(state, entry, now)
     check_place(state, entry.queue, entry.priority, entry.node)
@@ -139,10 +139,9 @@ def _replay_one(state: State, id_: str, now: Micros, scope: Scope | None) -> str
     letter = state.dead.get(id_)
     end = state.last_end(id_)
     live = letter.live if letter is not None else None if end is None else end.live
-    # A purged entry is gone for good, although the history still shows it.
-    purged = letter is None and end is not None and end.state == "dead"
     body = state.entries.get(id_)
-    if live is None or body is None or purged or (scope is not None and not scope.covers(live.queue)):
+    # A purged entry is gone for good, although the history still shows it.
+    if live is None or body is None or state.is_purged(id_) or (scope is not None and not scope.covers(live.queue)):
         raise refusals.not_ended(id_)
     # A period counts from the put, whatever happens to the entry afterwards.
     if body.unique is not None and body.unique_mode != "period":

@@ -94,7 +94,7 @@ def attempts(state: State, where: Find) -> list[Attempt]:
 
 def history(state: State, where: Find) -> list[HistoryRow]:
     """Ended attempts, in order."""
-    return [row.history() for row in attempts(state, where)]
+    return [state.shown(row) for row in attempts(state, where)]
 
 
 def ids_like(state: State, part: str, at_end: bool, limit: int) -> list[str]:

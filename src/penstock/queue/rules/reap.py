@@ -13,7 +13,7 @@ from penstock.queue.linking import PURGED
 from penstock.queue.protocol import Find, Reaped
 from penstock.queue.rules.endings import Endings, consume
 from penstock.queue.rules.read import dead_letters
-from penstock.queue.rules.rows import Attempt, ClaimKey
+from penstock.queue.rules.rows import Attempt, Body, ClaimKey
 from penstock.queue.rules.state import State
 
 RAN_OUT = "lease ran out"
@@ -127,7 +127,7 @@ def _seq(row: Attempt) -> int:
 
 
 def purge_dead(state: State, where: Find, now: Micros) -> list[tuple[str, str]]:
-    """Remove dead letters for good."""
+    """Remove dead letters for good, with the payloads of their attempts."""
     with state.atomic():
         letters = dead_letters(state, where)
         # Nobody can replay them any more: to what waits for them that is the same as cancelled.
@@ -135,4 +135,19 @@ def purge_dead(state: State, where: Find, now: Micros) -> list[tuple[str, str]]:
         for letter in letters:
             del state.dead[letter.live.id]
             state.drop_unused(letter.live.id)
+            if not state.keeps_purged:
+                _strip(state, letter.live.id)
     return [(letter.live.id, letter.live.queue) for letter in letters]
+
+
+def _strip(state: State, id_: str) -> None:
+    """Remove the payloads that the rows of an entry's attempts show."""
+    for seq in state.rows_of.get(id_, ()):
+        row = state.history[seq]
+        state.history[seq] = replace(row, live=replace(row.live, body=_without_payload(row.live.body)))
+    if id_ in state.entries:
+        state.entries[id_] = _without_payload(state.entries[id_])
+
+
+def _without_payload(body: Body) -> Body:
+    return replace(body, payload=b"", stripped=True)

@@ -31,6 +31,7 @@ class Body(msgspec.Struct, frozen=True, gc=False):
     unique: str | None = None
     unique_mode: str = "done"
     period_us: Micros = 0
+    stripped: bool = False  # the payload was removed with its dead letter
 
 
 class Live(msgspec.Struct, frozen=True, gc=False):
@@ -105,14 +106,14 @@ class Attempt(msgspec.Struct, frozen=True):
         return self.state in FINAL
 
     def history(self) -> HistoryRow:
-        """The row as users see it; the dead letter keeps the payload of what is dead."""
+        """The row as users see it."""
         body = self.live.body
         return HistoryRow(
             seq=self.seq, id=body.id, queue=body.queue, generation=self.live.generation, attempt=self.attempt,
             state=self.state, owner=self.owner, created_us=body.created_us, due_us=self.live.due_us,
             started_us=self.started_us, ended_us=self.ended_us, error=self.error, labels=dict(body.labels),
             headers=dict(body.headers), codec=body.codec, type=body.type,
-            payload=body.payload if self.is_last and self.state != "dead" else None,
+            payload=None if body.stripped else body.payload,
         )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from types import TracebackType
 
 from penstock.clock import Micros
 from penstock.errors import StoreFull
-from penstock.queue.entry import Lease
+from penstock.queue.entry import HistoryRow, Lease
 from penstock.queue.protocol import Document, KeptResult, Link, Schedule, Subscription, Wait
 from penstock.queue.rules.ranking import Ranking
 from penstock.queue.rules.ready_queues import ReadyQueues
@@ -64,6 +64,7 @@ class State:
         self.fan_out: int | None = None  # links that one step consumes
         self.waiters: int | None = None  # entries that may wait for one
         self.session = ""  # to which claims made here are bound
+        self.keeps_purged = False  # bodies are never rewritten: readers do not see those of purged dead letters
         self.drafting = False  # what is changed may still be undone as a whole
         self._atomic = _Atomic(self)
 
@@ -97,6 +98,18 @@ class State:
         """How an entry ended the last time."""
         rows = (self.history[seq] for seq in reversed(self.rows_of.get(id_, ())))
         return next((row for row in rows if row.is_last), None) or self.forgotten.get(id_)
+
+    def shown(self, row: Attempt) -> HistoryRow:
+        """A row of the history as users see it."""
+        shown = row.history()
+        if self.keeps_purged and self.is_purged(row.live.id):
+            shown.payload = None
+        return shown
+
+    def is_purged(self, id_: str) -> bool:
+        """Whether an entry's dead letter was removed for good: nobody may see any more what it was."""
+        end = self.last_end(id_)
+        return end is not None and end.state == "dead" and id_ not in self.dead and self.live(id_) is None
 
     def known(self, id_: str) -> Body | None:
         """What was put under an id, live or ended."""

@@ -31,7 +31,7 @@ def export(state: State, part: Part, after: int, limit: int) -> list[tuple[Trans
     """Waiting entries, dead letters or rows of the history beyond a sequence number, in order, with their bodies."""
     where = Find(after=after, limit=limit)
     if part == "history":
-        return [(_export_row(row), row.live.body) for row in attempts(state, where)]
+        return [(_export_row(state, row), row.live.body) for row in attempts(state, where)]
     if part == "dead":
         letters = dead_letters(state, where)
         return [
@@ -45,10 +45,9 @@ def export(state: State, part: Part, after: int, limit: int) -> list[tuple[Trans
     ]
 
 
-def _export_row(row: Attempt) -> TransferRow:
+def _export_row(state: State, row: Attempt) -> TransferRow:
     fields = _fields(row.live)
-    shown = row.history()
-    fields.update(seq=row.seq, payload=shown.payload, attempt=row.attempt, error=row.error)
+    fields.update(seq=row.seq, payload=state.shown(row).payload, attempt=row.attempt, error=row.error)
     return TransferRow(
         part="history", state=row.state, owner=row.owner, started_us=row.started_us, ended_us=row.ended_us, **fields
     )
@@ -108,7 +107,7 @@ def _live_of(state: State, item: TransferRow) -> Live:
     number = next(state.seqs)
     body = Body(
         number, item.id, item.queue, item.payload or b"", item.codec, item.type, item.created_us, dict(item.labels),
-        dict(item.headers), item.unique, item.mode or "done",
+        dict(item.headers), item.unique, item.mode or "done", stripped=item.payload is None,
     )  # fmt: skip
     return Live(
         body, number, item.priority, item.due_us, item.first_due_us, item.generation, item.attempt, item.fence,

@@ -24,7 +24,7 @@ from tests.contract.queue.asking import (
 )
 
 from penstock.clock import FakeClock
-from penstock.errors import EntryNotFound, UniqueHeld
+from penstock.errors import EntryNotFound, Undecodable, UniqueHeld
 from penstock.queue.entry import Unique
 from penstock.queue.protocol import Find
 from penstock.queue.queues import QueueStore
@@ -117,6 +117,27 @@ class TestDeadLetters(Contract):
         bury(store, "q", "b", labels={"k": "b"})
         assert store.queue("q").purge_dead(labels={"k": "a"}) == 1
         assert values(store.driver.dead(Find())) == ["b"]
+
+    def test_a_purge_takes_the_payloads_of_all_attempts_along(self, store: QueueStore) -> None:
+        """Also of those that saw another body, and of earlier generations; others keep theirs."""
+        queue = store.queue("q")
+        id_, other = put(store, "q", "first"), put(store, "r", "other")
+        end(store, take_one(store, "q"), "retry")
+        queue.update(id_, "second")
+        end(store, take_one(store, "q"), "dead")
+        queue.replay(id_)
+        queue.update(id_, "third")
+        end(store, take_one(store, "q"), "dead")
+        end(store, take_one(store, "r"), "dead")
+        assert [(row.value, row.gap) for row in queue.history(id_)] == [
+            ("first", None), ("second", None), ("third", None)
+        ]  # fmt: skip
+        queue.purge_dead()
+        rows = queue.history(id_)
+        assert [(row.payload, row.gap) for row in rows] == [(None, "removed")] * 3
+        with pytest.raises(Undecodable, match="removed"):
+            _ = rows[0].value
+        assert [row.value for row in store.queue("r").history(other)] == ["other"]
 
     def test_purging_leaves_history_alone(self, store: QueueStore) -> None:
         id_ = bury(store, "q")

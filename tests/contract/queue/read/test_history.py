@@ -190,7 +190,7 @@ class TestHistory(Contract):
         queue.update(id_, "third", labels={"stage": "three"})
         end(store, take_one(store, "q"))
         assert [(row.labels["stage"], row.payload) for row in store.driver.history(Find(ids=(id_,)))] == [
-            ("one", None), ("two", b'"second"'), ("three", b'"third"')
+            ("one", b'"first"'), ("two", b'"second"'), ("three", b'"third"')
         ]  # fmt: skip
 
     def test_all_that_ended_is_found_by_another_handle(self, store: QueueStore, open_store: OpenStore) -> None:

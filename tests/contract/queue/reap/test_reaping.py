@@ -48,7 +48,7 @@ class TestReaping(Contract):
         assert (entry.state, entry.attempt, entry.due_us, entry.lease) == ("waiting", 1, clock.micros(), None)
         assert entry.first_due_us == first_due
         [row] = store.driver.history(Find(ids=(id_,)))
-        assert (row.state, row.attempt, row.owner, row.payload) == ("reaped", 1, "vanished", None)
+        assert (row.state, row.attempt, row.owner, row.payload) == ("reaped", 1, "vanished", b'"x"')
         assert (row.started_us, row.ended_us) == (lease_of(taken).claimed_us, clock.micros())
         assert row.error == "lease ran out"
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.contract.queue.asking import Contract, OpenStore, claim, end, ids, put, take, take_one, values
+from tests.contract.queue.asking import Contract, OpenStore, claim, end, ids, needs, put, take, take_one, values
 
 from penstock import failpoints
 from penstock.bus import Bus
@@ -106,6 +106,27 @@ class TestRows(Contract):
         definitions = target.driver.definitions()
         assert definitions["user-2"].fifo
         assert definitions["slow"].rate == Rate.parse("5/s")
+
+    @pytest.mark.parametrize("direction", ["out", "in"])
+    def test_attempts_arrive_with_the_body_they_saw(self, store: QueueStore, other: QueueStore, direction: str) -> None:
+        """Also where an entry got an earlier content back; a purged one arrives without payloads."""
+        source, target = (store, other) if direction == "out" else (other, store)
+        needs(target, "full_history")
+        queue = source.queue("q")
+        id_ = queue.put("a").id
+        for value in ("b", "a", "a"):
+            end(source, take_one(source, "q"), "retry")
+            queue.update(id_, value)
+        end(source, take_one(source, "q"))
+        purged = put(source, "gone", "secret")
+        end(source, take_one(source, "gone"), "retry")
+        end(source, take_one(source, "gone"), "dead")
+        source.queue("gone").purge_dead()
+        carry_all(source, target)
+        assert [row.value for row in target.queue("q").history(id_)] == ["a", "b", "a", "a"]
+        assert [row.gap for row in target.queue("gone").history(purged)] == ["removed"] * 2
+        assert target.queue("q").replay(id_) == 1
+        assert values(take(target, "q")) == ["a"]
 
     def test_it_is_read_in_pages(self, store: QueueStore) -> None:
         made = [put(store, "q", number) for number in range(5)]

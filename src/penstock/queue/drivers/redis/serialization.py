@@ -109,20 +109,20 @@ def read_dead(hit: Reply) -> Entry[Any]:
     return entry
 
 
-def row_payload(state: str, body: Body) -> bytes | None:
-    """What a row shows: the payload is kept with the final row only, for a dead one with the letter."""
-    return body.payload if state in ("done", "cancelled", "expired") and not body.flags & STRIPPED else None
+def row_payload(body: Body) -> bytes | None:
+    """What a row shows: the payload that its attempt saw, unless that was removed."""
+    return None if body.flags & STRIPPED else body.payload
 
 
 def read_row(hit: Reply) -> HistoryRow:
     """A row of the history."""
     number, text, content, started, state, owner, error, _, ended = hit
     item, body = read_item(text), read_body(content)
-    meta, said = body.meta, state.decode()
+    meta = body.meta
     return HistoryRow(
-        number, meta.id, meta.queue, item.generation, item.attempt, said, _text_or_none(owner), body.created, item.due,
-        started or None, ended, _text_or_none(error), body.labels, body.headers, meta.codec, meta.type,
-        row_payload(said, body),
+        number, meta.id, meta.queue, item.generation, item.attempt, state.decode(), _text_or_none(owner),
+        body.created, item.due, started or None, ended, _text_or_none(error), body.labels, body.headers,
+        meta.codec, meta.type, row_payload(body),
     )  # fmt: skip
 
 

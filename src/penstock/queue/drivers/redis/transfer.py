@@ -30,7 +30,7 @@ def read_row(hit: Any) -> TransferRow:
     """A row of the history as the search gave it."""
     number, text, content, started, state, owner, error, node, ended = hit
     fields = {**_fields(text, content, node), "seq": number, "suspect": False}
-    fields["payload"] = row_payload(state.decode(), read_body(content))
+    fields["payload"] = row_payload(read_body(content))
     return TransferRow(
         part="history", state=state.decode(), error=_text(error), owner=_text(owner), started_us=started or None,
         ended_us=ended, **fields,

@@ -100,7 +100,7 @@ def prune(session: Session, older_than_us: Micros, limit: int) -> int:
 
 
 def purge_dead(session: Session, where: Find) -> list[tuple[str, str]]:
-    """Remove dead letters for good."""
+    """Remove dead letters for good, with the payloads of their attempts."""
     rows = find_ended(session, "dead", where)
     if rows:
         bodies = [body for (body,) in session.rows("bodies_of_dead", seqs=[row.seq for row in rows])]
@@ -110,6 +110,7 @@ def purge_dead(session: Session, where: Find) -> list[tuple[str, str]]:
         if linked:
             consume(session, linked)
         _delete_unused(session, bodies)
+        session.change("remove_payloads", ids=[row.id for row in rows])
     return [(row.id, row.queue) for row in rows]
 
 

@@ -112,22 +112,19 @@ def _is_loaded(session: Session, item: TransferRow) -> bool:
 
 
 def _body_for(session: Session, item: TransferRow, number: int) -> int:
-    """The body that an exported row speaks of. Rows come oldest first, so the last one is the entry's current body."""
+    """The body of an exported row. Rows come oldest first: another body than the last becomes the current one."""
     labels, headers = write_map(item.labels), write_map(item.headers)
     rest = {
         "priority": item.priority, "first_due": item.first_due_us, "expires": item.expires_us,
         "unique_key": item.unique, "unique_mode": item.mode,
     }  # fmt: skip
-    for body, version, *content in session.rows("bodies_of", id=item.id):
-        payload = content[4]
-        same = content[:4] == [labels, headers, item.codec, item.type]
-        if same and (payload is None or item.payload is None or payload == item.payload):
-            if version == 0:
-                merged = payload if item.payload is None else item.payload
-                session.change("complete_body", body=body, payload=merged, **rest)
+    current = session.row("current_body", id=item.id)
+    if current is not None:
+        body, *content = current
+        if content == [labels, headers, item.codec, item.type, item.payload]:
+            session.change("complete_body", body=body, **rest)
             return int(body)
-        if version == 0:
-            session.change("next_version", id=item.id, body=body)
+        session.change("next_version", id=item.id, body=body)
     [(new_body,)] = session.rows(
         "load_body", id=item.id, version=0, number=number, created=item.created_us, labels=labels, headers=headers,
         codec=item.codec, type=item.type, payload=item.payload, **rest,

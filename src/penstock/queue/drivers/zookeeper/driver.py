@@ -325,8 +325,10 @@ class ZookeeperDriver(Driver):
     def history(self, where: Find) -> list[HistoryRow]:
         """Ended attempts; of each queue those of the last 100 ends."""
         with self._space.using():
-            rows = self._space.read(lambda state: read.attempts(state, where))
-            return self.optimistic.payloads.fill_rows([row.history() for row in rows], [row.live.body for row in rows])
+            rows = self._space.read(
+                lambda state: [(state.shown(row), row.live.body) for row in read.attempts(state, where)]
+            )
+            return self.optimistic.payloads.fill_rows([row for row, _ in rows], [body for _, body in rows])
 
     def ids_like(self, part: str, *, at_end: bool = False, limit: int = 20) -> list[str]:
         """Ids that begin or end with a part."""

@@ -73,6 +73,7 @@ class Mirror:
         self.ticks = Ticks()
         state.seqs = state.row_seqs = self.ticks
         state.capacity, state.waiters, state.fan_out = CAPACITY, WAITERS, FAN_OUT
+        state.keeps_purged = True
         self.pages: Table[PageKey, Page] = Table("pages", state.changes, self._follow_page)
         self.pages_of: defaultdict[str, list[str]] = defaultdict(list)  # by queue, the oldest first
         self.page_of: dict[int, PageKey] = {}  # by row

@@ -356,18 +356,35 @@ local function find(keys, arguments)
   return { now, hits, on }
 end
 
--- Dead letters that fit go for good; what the history shows of them stays, without the payload.
+-- Removes the payloads that the rows of an entry's attempts show; its last row is one of them.
+function search.strip(id, last)
+  local keys = call('ZRANGE', K['trail:'] .. id, 0, -1)
+  keys[#keys + 1] = last
+  for _, key in ipairs(keys) do
+    local record = history.read(key)
+    for index = 0, record and record.count - 1 or -1 do
+      local number = item.body_field(history.item(record, index))
+      local content = body.read(number)
+      local e = content and body.parse(content)
+      if e and e.id == id and not e.stripped then
+        e.stripped = true
+        set(work.bodies, number, body.text(e, ''))
+      end
+    end
+  end
+end
+
+-- Dead letters that fit go for good; what the history shows of them stays, without the payloads.
 function search.purge(text, node)
   local field, number = sub(text, 10, 15), item.body_field(text)
   local e = entry.build(text, node)
   local state = call('HGET', K.states, field) or ''
   local key = sub(state, 2)
   set(work.exhumed, #work.exhumed + 1, e)
+  search.strip(e.id, key)
   -- Nobody can replay it any more: to what waits for it that is the same as cancelled.
   if e.linked then link.ended(e.id, 'purged') end
   if sub(state, 1, 1) == 'D' and call('HEXISTS', K.history, key) == 1 then
-    e.stripped = true
-    work.bodies[number] = body.text(e, '')
     later('HSET', K.states, field, 'G' .. key)
   else
     work.bodies[number] = false

@@ -639,6 +639,10 @@ WHERE b.id IS NULL
 -- name: bodies_of_dead
 SELECT body FROM {space}_dead WHERE seq IN %(seqs)s
 
+-- name: remove_payloads
+-- Of purged dead letters, in every version.
+UPDATE {space} SET payload = NULL WHERE id IN %(ids)s
+
 -- name: delete_dead
 DELETE d FROM json_table(%(seqs)s, '$[*]' COLUMNS (seq bigint PATH '$')) g
 STRAIGHT_JOIN {space}_dead d FORCE INDEX (PRIMARY) ON d.seq = g.seq
@@ -678,7 +682,7 @@ FROM {space}_dead h JOIN {space} b ON b.body = h.body JOIN {space}_queues q ON q
 -- name: find_history
 SELECT h.seq, b.id, q.queue, q.node, h.state, h.started, h.ended, h.generation, b.priority, b.created, h.due, b.first_due,
        h.attempt, h.fence, h.owner, h.error, b.labels, b.headers, b.unique_key, b.unique_mode, b.expires, b.codec, b.type,
-       CASE WHEN h.state IN ('done', 'cancelled', 'expired') THEN b.payload END
+       b.payload
 FROM {space}_history h JOIN {space} b ON b.body = h.body JOIN {space}_queues q ON q.number = h.number
 {tail}
 
@@ -796,9 +800,8 @@ SELECT queue, fifo, rate_count, rate_period, limit_label, limit_count FROM {spac
 -- name: holds
 SELECT queue, unique_key, id, until FROM {space}_unique ORDER BY queue, unique_key
 
--- name: bodies_of
-SELECT body, version, labels, headers, codec, type, payload, priority, first_due, expires, unique_key, unique_mode
-FROM {space} WHERE id = %(id)s ORDER BY version
+-- name: current_body
+SELECT body, labels, headers, codec, type, payload FROM {space} WHERE id = %(id)s AND version = 0
 
 -- name: load_body
 INSERT INTO {space} (id, version, number, priority, created, first_due, labels, headers, unique_key, unique_mode, expires,
@@ -809,7 +812,7 @@ SELECT last_insert_id()
 
 -- name: complete_body
 -- What earlier rows of the same entry did not tell.
-UPDATE {space} SET payload = %(payload)s, priority = %(priority)s, first_due = %(first_due)s, expires = %(expires)s,
+UPDATE {space} SET priority = %(priority)s, first_due = %(first_due)s, expires = %(expires)s,
     unique_key = %(unique_key)s, unique_mode = %(unique_mode)s WHERE body = %(body)s
 
 -- name: next_version
