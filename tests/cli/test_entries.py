@@ -94,6 +94,28 @@ def test_an_entry_of_any_queue_is_shown_with_its_life(run: Run, store: QueueStor
     assert [(row["attempt"], row["state"]) for row in shown["history"]] == [(1, "retried"), (2, "dead")]
 
 
+def test_attempts_show_the_payload_they_saw(run: Run, store: QueueStore) -> None:
+    queue = store.queue("mails", str)
+    id_ = queue.put("first").id
+    with store.unit() as unit:
+        unit.take(queue)
+        unit.rollback()
+    queue.update(id_, "second")
+    assert 'attempt 1 saw "first"' in run("queue", "entry", id_).out
+    [row] = run("queue", "entry", id_, "--json").json()["history"]
+    assert (row["payload"], row["gap"]) == ("first", None)
+    queue.add_handler(fails, retry=Retry(attempts=1))
+    Worker(store).drain()
+    queue.purge_dead()
+    assert "payload  removed" in run("queue", "entry", id_).out
+    rows = run("queue", "entry", id_, "--json").json()["history"]
+    assert [(row["payload"], row["gap"]) for row in rows] == [(None, "removed")] * 2
+
+
+def fails(value: str) -> None:
+    raise ConnectionError(value)
+
+
 def test_an_entry_that_is_done_is_shown_too(run: Run, store: QueueStore) -> None:
     queue = store.queue("mails", str)
     id_ = queue.put("x").id

@@ -211,6 +211,19 @@ class TestPages:
         assert page.status_code == 200
         assert html.escape(id_) in page.text
 
+    def test_an_attempt_shows_the_payload_it_saw(self, shop: TestClient, queues: QueueStore) -> None:
+        queue = queues.queue("changing", str)
+        id_ = queue.put("the first content").id
+        with queues.unit() as unit:
+            unit.take(queue)
+            unit.rollback()
+        page = f"/ui/queues/changing/entries/{id_}"
+        assert "The payload it saw" not in shop.get(page).text
+        queue.update(id_, "the second content")
+        shown = shop.get(page).text
+        assert shown.count("The payload it saw</summary>") == 1
+        assert shown.count("the first content") == shown.count("the second content") == 1
+
     def test_a_percent_sign_in_an_id_is_one_in_its_address(self) -> None:
         assert frame.entry_address("jobs", "100%25") == "/ui/queues/jobs/entries/100%2525"
 

@@ -293,6 +293,22 @@ def test_a_failed_attempt_is_answered_with_its_traceback(client: Any, queues: Qu
         assert "in send_the_mail" in shown["traceback"]
 
 
+def test_the_history_shows_what_each_attempt_saw(client: Any, queues: QueueStore) -> None:
+    queue = queues.queue("q", str)
+    id_ = queue.put("first").id
+    for value, outcome in (("second", "retry"), ("third", "dead")):
+        [held] = client.post("/v1/queues/q/claims", json={}).json()["items"]
+        ended = {"id": id_, "token": held["token"], "outcome": outcome, "error": "no"}
+        client.post("/v1/queues/q/outcomes", json={"outcomes": [ended]})
+        if outcome == "retry":
+            queue.update(id_, value)
+    shown = client.get("/v1/queues/q/history").json()["items"]
+    assert [(row["value"], row["gap"]) for row in shown] == [("first", None), ("second", None)]
+    queue.purge_dead()
+    shown = client.get("/v1/queues/q/history").json()["items"]
+    assert [(row["value"], row["gap"]) for row in shown] == [(None, "removed")] * 2
+
+
 def test_the_trace_of_a_request_goes_with_what_it_puts(client: Any, queues: QueueStore, logs: Any) -> None:
     trace = {"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "tracestate": "a=b"}
     bodies = [{"value": 1}, {"value": 2, "headers": {"traceparent": "mine", "more": "1"}}]

@@ -8,7 +8,7 @@ import msgspec
 import typer
 
 from penstock.cli.opened import AsJson, Url, open_existing
-from penstock.cli.printing import add, console, iso, pairs, payload, print_json, span, table, when
+from penstock.cli.printing import add, console, iso, pairs, print_json, span, table, when
 from penstock.cli.queues import entry_json, history_json, shown_payload
 from penstock.cli.reading import labels as read_labels
 from penstock.cli.watching import watchable
@@ -143,9 +143,8 @@ def _as_json(known: Known) -> dict[str, Any]:
         more = {"waits_for": list(known.waits), "tally": known.tally, "progress": _progress_json(known.progress)}
         return {"queue": known.entry.queue, **entry_json(known.entry), **more, "history": rows}
     last = known.rows[-1]
-    content = payload(shown_payload(last), last.codec)
     more = {"tally": known.tally, "result": None if known.result is None else msgspec.json.decode(known.result)}
-    return {"queue": last.queue, **history_json(last), "payload": content, **more, "history": rows}
+    return {"queue": last.queue, **history_json(last), **more, "history": rows}
 
 
 def _progress_json(progress: Progress | None) -> dict[str, Any] | None:
@@ -182,6 +181,8 @@ def _print_facts(known: Known, now: Micros) -> None:
     data = shown_payload(last)
     if data is not None:
         typer.echo(f"{'payload':>10}  {_payload_text(data, last.codec)}")
+    elif isinstance(last, HistoryRow):
+        typer.echo(f"{'payload':>10}  {last.gap}")
     if known.result is not None:
         typer.echo(f"{'result':>10}  {_payload_text(known.result, 'json')}")
 
@@ -237,6 +238,11 @@ def _print_life(known: Known, now: Micros) -> None:
         what = "running" if entry.lease is not None else str(entry.state)
         add(shown, _clock(moment), entry.generation, entry.attempt or "", what, took, owner, "")
     console().print(shown)
+    for row in known.rows:  # of another content than the entry has now
+        data = shown_payload(row)
+        if data is not None and row.payload != known.last.payload:
+            of = f" of generation {row.generation}" if known.last.generation > 1 else ""
+            typer.echo(f"attempt {row.attempt}{of} saw {_payload_text(data, row.codec)}")
 
 
 def _clock(moment: Micros) -> str:

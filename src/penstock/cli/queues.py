@@ -339,4 +339,6 @@ def history_json(row: HistoryRow) -> dict[str, Any]:
         "error": row.error,
         "traceback": row.traceback,
         "labels": row.labels,
+        "payload": payload(shown_payload(row), row.codec),
+        "gap": row.gap,
     }

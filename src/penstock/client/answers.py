@@ -131,6 +131,7 @@ class HistoryRow(_Content, frozen=True, kw_only=True):
     error: str | None
     labels: dict[str, str]
     traceback: str | None = None
+    gap: str | None = None  # why there is no payload
 
 
 class Lock(msgspec.Struct, frozen=True):

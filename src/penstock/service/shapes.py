@@ -188,7 +188,7 @@ class LeasedView(EntryView):
 
 
 class HistoryView(BaseModel):
-    """One ended attempt."""
+    """One ended attempt, with the payload it saw."""
 
     seq: int
     id: str
@@ -205,6 +205,7 @@ class HistoryView(BaseModel):
     labels: dict[str, str]
     value: Any = None
     bytes: str | None = None
+    gap: str | None = Field(None, description="Why there is no payload: it was removed with its dead letter.")
 
 
 class LockView(BaseModel):
@@ -338,7 +339,7 @@ def history_view(row: HistoryRow) -> HistoryView:
     return HistoryView(
         seq=row.seq, id=row.id, queue=row.queue, generation=row.generation, attempt=row.attempt, state=row.state,
         owner=row.owner, due=from_micros(row.due_us), started=row.started, ended=row.ended, error=row.error,
-        traceback=row.traceback, labels=row.labels, **shown,
+        traceback=row.traceback, labels=row.labels, gap=row.gap, **shown,
     )  # fmt: skip
 
 

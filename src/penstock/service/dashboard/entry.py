@@ -12,7 +12,7 @@ from penstock.queue.entry import Entry, HistoryRow
 from penstock.queue.held import reasons
 from penstock.queue.results import kept_value, progress_of
 from penstock.service.access import check_queue
-from penstock.service.dashboard.formatting import headers_shown, span, trace_id, value_pieces
+from penstock.service.dashboard.formatting import Pieces, headers_shown, span, trace_id, value_pieces
 from penstock.service.dashboard.frame import PageRoute, Visiting
 from penstock.service.dashboard.queues import QueueName
 from penstock.service.shapes import ID
@@ -40,6 +40,7 @@ class Event(msgspec.Struct, frozen=True):
     error: str = ""
     traceback: str = ""
     gap: str = ""
+    saw: Pieces | None = None  # the payload of this attempt, where the entry has another one now
 
 
 class Generation(msgspec.Struct):
@@ -74,7 +75,7 @@ def show_entry(visiting: Visiting, queue: QueueName, id: Annotated[str, Path(max
         state=_state(entry, state, now),
         raw_state=state,
         rows=rows,
-        generations=life(entry, rows, now),
+        generations=life(entry, rows, now, payload),
         labels=last.labels,
         headers=headers_shown(last.headers),
         trace=trace_id(last.headers),
@@ -117,17 +118,19 @@ def _state(entry: Entry[Any] | None, state: str, now: Micros) -> tuple[str, str,
     }.get(state, ("", "ready", state))
 
 
-def life(entry: Entry[Any] | None, rows: list[HistoryRow], now: Micros) -> list[Generation]:
-    """The generations of an entry, each with its events in the order they happened."""
+def life(entry: Entry[Any] | None, rows: list[HistoryRow], now: Micros, payload: bytes | None) -> list[Generation]:
+    """The generations of an entry, each with its events in the order they happened; ``payload`` is its own now."""
     by_number: dict[int, list[HistoryRow]] = {}
     for row in rows:
         by_number.setdefault(row.generation, []).append(row)
     if entry is not None:
         by_number.setdefault(entry.generation, [])
-    return [_generation(number, by_number[number], entry, now) for number in sorted(by_number)]
+    return [_generation(number, by_number[number], entry, now, payload) for number in sorted(by_number)]
 
 
-def _generation(number: int, rows: list[HistoryRow], entry: Entry[Any] | None, now: Micros) -> Generation:
+def _generation(
+    number: int, rows: list[HistoryRow], entry: Entry[Any] | None, now: Micros, payload: bytes | None
+) -> Generation:
     current = entry if entry is not None and entry.generation == number else None
     events: list[Event] = []
     runs: list[tuple[Micros, Micros]] = []
@@ -158,7 +161,18 @@ def _generation(number: int, rows: list[HistoryRow], entry: Entry[Any] | None, n
             following = current.due_us
         gap = _after("again after", following - row.ended_us) if following is not None and "wait" in look else ""
         events.append(
-            Event(row.ended_us, look, icon, word, error=row.error or "", traceback=row.traceback or "", gap=gap)
+            Event(
+                row.ended_us,
+                look,
+                icon,
+                word,
+                error=row.error or "",
+                traceback=row.traceback or "",
+                gap=gap,
+                saw=None
+                if row.payload is None or row.payload == payload
+                else value_pieces(row.payload, row.codec, row.type),
+            )
         )
     if current is not None:
         events += _present(current, rows, now)
