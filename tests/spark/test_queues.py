@@ -62,6 +62,24 @@ def test_history_and_live_entries(spark: Any, kind: str, tmp_path: Path, servers
         assert live[held.id].owner == "worker-a"
 
 
+def test_rows_show_what_their_attempt_saw_or_say_why_not(
+    spark: Any, tmp_path: Path, servers: Callable[[str], Any]
+) -> None:
+    url = STORES["sqlite"](tmp_path, servers).url
+    with open_queues(url) as store:
+        queue = store.queue("mails", dict)
+        id_ = queue.put({"to": "first"}).id
+        end(store, take_one(store, "mails"), "retry")
+        queue.update(id_, {"to": "second"})
+        end(store, take_one(store, "mails"), "dead")
+        rows = load(spark, url, queue="mails", type=f"{__name__}:Mail").orderBy("seq").collect()
+        assert [(row.data.to, row.gap, row.bad) for row in rows] == [("first", None, None), ("second", None, None)]
+        queue.purge_dead()
+        rows = load(spark, url, queue="mails", type=f"{__name__}:Mail").collect()
+        assert [(row.data, row.payload, row.gap) for row in rows] == [(None, None, "removed")] * 2
+        assert {row.bad for row in rows} == {"the payload was removed with its dead letter"}
+
+
 def test_the_history_is_followed(spark: Any, place: str, tmp_path: Path) -> None:
     out = str(tmp_path / "parquet")
 

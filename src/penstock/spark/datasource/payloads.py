@@ -52,7 +52,7 @@ class Payloads:
         return Payloads(None, types["data"])
 
     def parse(self, values: pa.Array) -> dict[str, pa.Array]:
-        """Both columns for some values; null values (a row that keeps no payload) are neither read nor bad."""
+        """Both columns for some values; null values are neither read nor bad."""
         decode = self._codec.decode
         data: list[Any] = []
         bad: list[str | None] = []

@@ -26,6 +26,7 @@ from penstock.clock import to_micros
 from penstock.errors import BadInput, Conflict, Unsupported
 from penstock.ids import is_another
 from penstock.names import did_you_mean
+from penstock.queue.entry import REMOVED
 from penstock.queue.protocol import ROW
 from penstock.spark.datasource.arrow_batches import arrow_fields, in_calendar
 from penstock.spark.datasource.options import Kind, Options, read_moment
@@ -51,7 +52,9 @@ QUEUE_COLUMNS: dict[str, str] = {
     "codec": "STRING NOT NULL",
     "type": "STRING NOT NULL",
     "payload": "BINARY",
+    "gap": "STRING",  # why there is no payload
 }
+NO_PAYLOAD = "the payload was removed with its dead letter"
 PAGE = 10_000
 TASKS = 4
 _MAPS = pa.map_(pa.string(), pa.string())
@@ -138,6 +141,8 @@ class _QueueRanges:
         columns: dict[str, Any] = dict(table)
         if self.payloads is not None:
             columns |= self.payloads.parse(table["payload"])
+            gap = pc.if_else(pc.is_null(table["gap"]), pa.scalar(None, pa.string()), NO_PAYLOAD)
+            columns["bad"] = pc.coalesce(columns["bad"], gap)
         return pa.RecordBatch.from_arrays([columns[field.name] for field in self.fields], schema=self.fields)
 
 
@@ -304,6 +309,7 @@ def _table(rows: list[tuple[Any, ...]]) -> dict[str, pa.Array]:
             columns[name] = pa.array(values, pa.binary())
         else:
             columns[name] = pa.array(values, pa.string())
+    columns["gap"] = pc.if_else(pc.is_null(columns["payload"]), REMOVED, pa.scalar(None, pa.string()))
     return columns
 
 
