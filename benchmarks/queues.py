@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import penstock
+from benchmarks import growth
 from benchmarks.measure import Bar, Run, conditions, durable, folder, median, quantile, raw_commit_ms, report, timed
 from benchmarks.peers import PAYLOAD, PEERS, huey_drain, in_threads, raw_drain
 from penstock import Queue, QueueStore, Worker
 from penstock.queue.drivers.sql.statements import read_statements, script
-from penstock.queue.protocol import ClaimRequest, Source
 
 QUICK = "--quick" in sys.argv
 COUNT = 10_000 if QUICK else 50_000
@@ -208,33 +208,22 @@ def latency() -> tuple[list[Bar], list[str]]:
 
 def backlog() -> tuple[list[Bar], list[str]]:
     """Claims over a small and over a large backlog: time, and what the query plan touches."""
-    large = 100_000 if QUICK else 1_000_000
-    times, plans = {}, {}
-    for size in (1_000, large):
-        with folder() as path:
-            store = open_store(path, durability="fast")
-            queue = store.queue("mails", dict)
-            queue.put_many([PAYLOAD] * size, chunk=5_000)
-            queue.put_many([PAYLOAD] * 100, delay="1h")
-            laps = []
-            for number in range(100):
-                request = ClaimRequest(f"claim-{number}", (Source("mails", 10),), 10, "bench", "bench", 60_000_000)
-                begin = time.perf_counter()
-                claimed = store.driver.claim(request)
-                laps.append((time.perf_counter() - begin) * 1e6)
-                assert len(claimed.entries) == 10
-            times[size] = quantile(laps, 0.5)
-            plans[size] = _plan(path / "queue.db")
+    with folder() as path:
+        plans = {}
+
+        def open_filled(size: int) -> QueueStore:
+            store = open_store(path, f"{size}.db", durability="fast")
+            growth.fill(store, size)
+            return store
+
+        sizes = (growth.SMALL, 20_000, 100_000) if QUICK else (growth.SMALL, 100_000, 1_000_000)
+        bars, notes, stores = growth.measure("", open_filled, sizes, lambda: None)
+        for size, store in stores.items():
+            plans[size] = _plan(path / f"{size}.db")
             store.close()
-    ratio = times[large] / times[1_000]
-    return (
-        [
-            Bar(f"claim of 10, backlog {large:,} vs 1,000, p50", "<= 2x", f"{ratio:.2f}x", ratio <= 2),
-            Bar("the claim's query plan is the same", "equal", "equal" if plans[large] == plans[1_000] else "differs",
-                plans[large] == plans[1_000]),
-        ],
-        [f"claim p50 {times[1_000]:.0f} µs and {times[large]:.0f} µs; plan: {plans[large]}"],
-    )  # fmt: skip
+    is_same = len(set(plans.values())) == 1
+    bars.append(Bar("the claim's query plan is the same", "equal", "equal" if is_same else "differs", is_same))
+    return bars, [*notes, f"plan: {plans[max(plans)]}"]
 
 
 def _plan(path: Path) -> str:

@@ -5,6 +5,7 @@ python -m benchmarks.servers [--quick] [postgres mysql redis zookeeper]
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -20,12 +21,11 @@ from typing import Any
 from tools import servers
 
 import penstock
-from benchmarks import raw_servers, server_peers
+from benchmarks import growth, raw_servers, server_peers
 from benchmarks.measure import Bar, Run, conditions, median, quantile, report, timed
 from benchmarks.peers import PAYLOAD
 from benchmarks.queues import drain
 from penstock import QueueStore, Worker
-from penstock.queue.protocol import ClaimRequest, Source
 
 QUICK = "--quick" in sys.argv
 COUNT = 5_000 if QUICK else 30_000
@@ -36,10 +36,10 @@ ARQ = Path(".venv-bench-arq/bin/python")
 Part = tuple[list[Bar], list[str]]
 
 
-def open_space(server: servers.Server) -> QueueStore:
-    """A space of its own for every measurement."""
+def open_space(server: servers.Server, space: str | None = None) -> QueueStore:
+    """A space of its own for every measurement, or one that is there."""
     joint = "&" if "?" in server.url else "?"
-    return penstock.open_queues(f"{server.url}{joint}space=b{os.urandom(5).hex()}")
+    return penstock.open_queues(f"{server.url}{joint}space={space or f'b{os.urandom(5).hex()}'}")
 
 
 def plain(server: servers.Server) -> str:
@@ -150,7 +150,7 @@ def mysql() -> Part:
         bars = [ratio("MariaDB: drain vs bare PyMySQL loop", drained.rate / raw_drained.rate, 0.4)]
         notes = [described("MariaDB: drain", drained), described("bare loop", raw_drained)]
         notes += [described("put", put), described("bare put", raw_put)]
-        for part in (single_puts, far_puts, two_workers):
+        for part in (single_puts, far_puts, after_quiet, two_workers, backlog):
             more, said = part(server, "MariaDB")
             bars += more
             notes += said
@@ -188,25 +188,39 @@ FAR = """
 import sys, time, penstock
 with penstock.open_queues(sys.argv[1]) as store:
     for _ in range(int(sys.argv[2])):
-        time.sleep(0.05)
+        time.sleep(float(sys.argv[3]))
         store.queue("far", float).put(time.time())
 """
 
 
 def far_puts(server: servers.Server, name: str) -> Part:
-    """From before put() in another process to the handler's start, one every 50 ms, for a worker that is not told."""
+    """One put every 50 ms, for a worker that is not told."""
+    p50 = quantile(far_delays(server, 40 if QUICK else 200, 0.05), 0.5)
+    return [Bar(f"{name}: latency between processes, p50", "<= 5 ms", f"{p50:.2f} ms", p50 <= 5)], []
+
+
+def after_quiet(server: servers.Server, name: str) -> Part:
+    """The same after nothing happened for a minute."""
+    quiet = 10 if QUICK else 60
+    p50 = quantile(far_delays(server, 2 if QUICK else 5, quiet), 0.5)
+    what = f"{name}: latency between processes after {quiet} s of quiet, p50"
+    return [Bar(what, "<= 250 ms", f"{p50:.0f} ms", p50 <= 250)], []
+
+
+def far_delays(server: servers.Server, count: int, pause: float) -> list[float]:
+    """Milliseconds from before put() in another process to the handler's start."""
     store = open_space(server)
     delays: list[float] = []
     store.queue("far", float).add_handler(lambda begin: delays.append((time.time() - begin) * 1000))
-    count = 40 if QUICK else 200
     worker = Worker(store)
     worker.start()
     url = f"{plain(server)}?space={store.space}"
-    subprocess.run([sys.executable, "-c", FAR, url, str(count)], check=True)
+    subprocess.run([sys.executable, "-c", FAR, url, str(count), str(pause)], check=True)
+    while len(delays) < count:
+        time.sleep(0.05)
     worker.stop()
     store.close()
-    p50 = quantile(delays, 0.5)
-    return [Bar(f"{name}: latency between processes, p50", "<= 5 ms", f"{p50:.2f} ms", p50 <= 5)], []
+    return delays
 
 
 def redis() -> Part:
@@ -381,33 +395,27 @@ def latency(server: servers.Server, name: str) -> Part:
 
 def backlog(server: servers.Server, name: str) -> Part:
     """Claims over a small and over a large backlog: time, and what the server touches."""
-    large = 50_000 if QUICK else 1_000_000
-    times, touched = {}, {}
-    for size in (1_000, large):
+
+    def open_filled(size: int) -> QueueStore:
         store = open_space(server)
-        queue = store.queue("mails", dict)
-        queue.put_many([PAYLOAD] * size, chunk=5_000)
-        if name == "PostgreSQL":
-            vacuum(server)
+        growth.fill(store, size)
+        return store
+
+    sizes = (growth.SMALL, 10_000, 50_000) if QUICK else (growth.SMALL, 100_000, 1_000_000)
+    settle_down = (lambda: vacuum(server)) if name == "PostgreSQL" else lambda: None
+    bars, notes, stores = growth.measure(f"{name}: ", open_filled, sizes, settle_down)
+    touched = {}
+    for store in stores.values():
+        store.close()  # sessions hand in what they counted
+    for size, store in stores.items():
         before = touches(server, name)
-        laps = []
-        for number in range(50):
-            request = ClaimRequest(f"claim-{number}", (Source("mails", 10),), 10, "bench", "bench", 60_000_000)
-            begin = time.perf_counter()
-            claimed = store.driver.claim(request)
-            laps.append((time.perf_counter() - begin) * 1e6)
-            assert len(claimed.entries) == 10
-        times[size] = quantile(laps, 0.5)
+        with open_space(server, store.space) as again:
+            for _ in range(20):
+                growth.claim_one(again)
         touched[size] = touches(server, name) - before
-        store.close()
-    slower, more = times[large] / times[1_000], touched[large] / max(1, touched[1_000])
-    return (
-        [
-            Bar(f"{name}: claim of 10, backlog {large:,} vs 1,000, p50", "<= 2x", f"{slower:.2f}x", slower <= 2),
-            Bar(f"{name}: what the server touches for it", "<= 2x", f"{more:.2f}x", more <= 2),
-        ],
-        [f"{name}: claim p50 {times[1_000]:.0f} µs and {times[large]:.0f} µs, touched {touched}"],
-    )
+    more = touched[max(sizes)] / max(1, touched[growth.SMALL])
+    bars.append(Bar(f"{name}: what the server touches for it", "<= 2x", f"{more:.2f}x", more <= 2))
+    return bars, [*notes, f"{name}: touched by 20 claims {touched}"]
 
 
 def vacuum(server: servers.Server) -> None:
@@ -421,12 +429,17 @@ def vacuum(server: servers.Server) -> None:
 
 
 def touches(server: servers.Server, name: str) -> int:
-    """Blocks read by PostgreSQL, or commands run by Redis, so far."""
+    """Blocks read by PostgreSQL, rows asked for by MariaDB, or commands run by Redis, so far."""
     if name == "Redis":
         import redis as driver
 
         stats = driver.Redis.from_url(plain(server)).info("commandstats")
         return sum(one["calls"] for command, one in stats.items() if command != "cmdstat_info")
+    if name == "MariaDB":
+        with contextlib.closing(raw_servers.connect_mysql(plain(server))) as connection:
+            cursor = connection.cursor()
+            cursor.execute("SHOW GLOBAL STATUS LIKE 'Handler_read%'")
+            return sum(int(value) for _, value in cursor.fetchall())
     import psycopg
 
     with psycopg.connect(plain(server), autocommit=True) as db:
