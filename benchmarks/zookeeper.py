@@ -1,17 +1,21 @@
 """ZooKeeper: puts against a bare kazoo loop of the same multi, drains, and how many operations an entry costs.
 
-python -m benchmarks.zookeeper [--quick]
+python -m benchmarks.zookeeper [--quick] [--old SOURCE-FOLDER]
 
-Every round measures each of them once, so that a busy machine slows all alike; ratios are what counts.
+Every round measures each of them once, so that a busy machine slows all alike; ratios are what counts. ``--old`` also
+compares puts and drains with the source of another checkout, in turn, each in a process of its own.
 """
 
 from __future__ import annotations
 
+import os
 import statistics
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from kazoo.client import KazooClient
@@ -25,6 +29,7 @@ from penstock.queue.drivers.zookeeper.connection import Op
 from penstock.queue.queues import QueueStore
 
 QUICK = "--quick" in sys.argv
+OLD = sys.argv[sys.argv.index("--old") + 1] if "--old" in sys.argv else None
 ROUNDS = 3 if QUICK else 7
 PUTS = 600 if QUICK else 3_000
 DOZEN = 12
@@ -122,6 +127,34 @@ def drained(server: servers.Server) -> tuple[Run, float]:
         return run, sum(map(len, sent)) / BACKLOG
 
 
+def rate_with(source: str, server: servers.Server, work: str, count: int) -> float:
+    """Entries a second of a process with this source, in a space of its own."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "benchmarks.zookeeper_queue", work, f"{server.url}/{new_nonce()}", str(count)],
+        env={**os.environ, "PYTHONPATH": f"{source}{os.pathsep}{Path.cwd()}"},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return float(ended.stdout)
+
+
+def versus(old: str, server: servers.Server) -> tuple[list[Bar], list[str]]:
+    """Puts and drains with this source and with another one, in turn."""
+    bars, notes = [], []
+    for work, count, wanted in (("put", PUTS // 2, 1.3), ("drain", BACKLOG, 1.2)):
+        mine, before, ratios = [], [], []
+        for number in range(ROUNDS):
+            for source, rates in ((old, before), (str(Path.cwd() / "src"), mine))[:: 1 if number % 2 else -1]:
+                rates.append(rate_with(source, server, work, count))
+            ratios.append(mine[-1] / before[-1])
+        ratio = statistics.median(ratios)
+        bars.append(Bar(f"{work} vs the other source", f">= {wanted}x", f"{ratio:.2f}x", ratio >= wanted))
+        notes.append(
+            f"{work} {statistics.median(mine):,.0f}/s, the other source {statistics.median(before):,.0f}/s "
+            f"(ratios {min(ratios):.2f} to {max(ratios):.2f})"
+        )
+    return bars, notes
+
+
 def main() -> int:
     """Measure and print."""
     print(f"Conditions: {conditions()}", flush=True)
@@ -129,6 +162,7 @@ def main() -> int:
     try:
         pairs = puts(server)
         drains = [drained(server) for _ in range(ROUNDS)]
+        more_bars, more_notes = versus(OLD, server) if OLD is not None else ([], [])
     finally:
         server.close()
     ours, bare = (sum(pair[side].seconds for pair in pairs) for side in (0, 1))
@@ -137,11 +171,13 @@ def main() -> int:
     bars = [
         Bar("single put vs a bare loop of the same multi", ">= 0.9x", f"{ratio:.2f}x", ratio >= 0.9),
         Bar("operations per entry, from put to end", "<= 3", f"{operations:.2f}", operations <= 3),
+        *more_bars,
     ]
     count = DOZEN * len(pairs)
     notes = [
         f"put {count / ours:,.0f}/s, bare {count / bare:,.0f}/s (in all {bare / ours:.2f}x)",
         f"drain {statistics.median(run.rate for run, _ in drains):,.0f}/s",
+        *more_notes,
     ]
     return 0 if report("Queues on ZooKeeper, beside bare multis", bars, notes) else 1
 
