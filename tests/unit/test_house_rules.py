@@ -71,6 +71,21 @@ def test_modules_say_what_they_are_for_and_stay_small(path: Path) -> None:
     assert len(text.splitlines()) <= most, f"a module has at most {most} lines: cut it along what it does"
 
 
+# What a framework reads the parameters of: a command with its options, an interface with its routes.
+LONG_FUNCTIONS = {"cli/serve.py:serve", "cli/worker.py:worker", "service/protocol.py:protocol"}
+
+
+def test_no_function_is_longer_than_a_screen() -> None:
+    long = {
+        f"{path.relative_to(SOURCE).as_posix()}:{function.name}"
+        for path in MODULES
+        for function in ast.walk(ast.parse(path.read_text()))
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (function.end_lineno or 0) - function.lineno + 1 > 60
+    }
+    assert long <= LONG_FUNCTIONS, "a function has at most 60 lines: name its steps"
+
+
 def test_most_modules_are_short() -> None:
     lengths = [len(path.read_text().splitlines()) for path in MODULES]
     assert sum(length < 200 for length in lengths) > len(lengths) / 2
