@@ -18,6 +18,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 import penstock
+from penstock.errors import MissingExtra
 from penstock.ids import new_id
 from penstock.queue.protocol import ClaimRequest, Ending, Source, Step
 from penstock.stream import LocalRunner, Topology, map_values
@@ -192,7 +193,10 @@ def main() -> None:
         if "record" in wanted:
             show("record", f"file://{folder}/logs?durability=fast", record, names=given.names)
         if "spark" in wanted:
-            show("spark", f"file://{folder}/spark?durability=fast", spark_record, names=given.names)
+            try:
+                show("spark", f"file://{folder}/spark?durability=fast", spark_record, names=given.names)
+            except (MissingExtra, ModuleNotFoundError) as missing:
+                print(f"{'spark':<8} left out: {missing}")
 
 
 if __name__ == "__main__":
