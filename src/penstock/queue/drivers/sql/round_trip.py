@@ -18,13 +18,15 @@ from penstock.queue.protocol import Claimed, ClaimRequest, Ending, Step
 MOST_ATTEMPTS = 2**31 - 1
 LOWEST = -(2**31)  # below every priority
 WHOLE_LOOK_CLAIMS, WHOLE_LOOK_SECONDS = 20, 0.5
+DEAR_SECONDS = 0.01  # a whole look that takes so long steps over much that was deleted and cannot be vacuumed
 
 
 class Hint(msgspec.Struct, frozen=True):
     """Where the last claim from a plain queue ended, so that the next one need not step over what it took.
 
     What comes back before that place, say by a retry of another process, is found by the next whole look: that is after
-    some claims or half a second, or when the bell has rung.
+    some claims or half a second, or when the bell has rung. Where whole looks are dear, say because somebody keeps a
+    snapshot open, only time counts, and they take no more than a third of it.
     """
 
     priority: int
@@ -33,11 +35,20 @@ class Hint(msgspec.Struct, frozen=True):
     rings: int
     claims_left: int
     looked_at: float  # when all was looked at
+    looks: tuple[float, float] = (0.0, 0.0)  # seconds that the last two claims with a whole look took
+    hinted: float = 0.0  # seconds that the last claim with a hint took
+
+    @property
+    def extra_seconds(self) -> float:
+        """What a whole look takes beyond a hinted one. A single one may just have waited for a lock."""
+        return min(self.looks) - self.hinted
 
     def holds(self, rings: int) -> bool:
         """Whether it may be used."""
-        fresh = time.monotonic() - self.looked_at < WHOLE_LOOK_SECONDS
-        return self.rings == rings and self.claims_left > 0 and fresh
+        age, dear = time.monotonic() - self.looked_at, self.extra_seconds
+        if dear >= DEAR_SECONDS:
+            return age < max(WHOLE_LOOK_SECONDS, 2 * dear)
+        return self.rings == rings and self.claims_left > 0 and age < WHOLE_LOOK_SECONDS
 
 
 class Trip(msgspec.Struct):
@@ -66,9 +77,9 @@ def round_trip(
     limit = min(claim.limit, source.limit)
     endings = [step.endings[0] for step in steps]
     refs: list[Ref] = [ending.lease.ref for ending in endings]
-    hint = hints.pop(source.name, None)
-    if hint is not None and not hint.holds(rings):
-        hint = None
+    last_hint = hints.pop(source.name, None)
+    hint = last_hint if last_hint is not None and last_hint.holds(rings) else None
+    begun = time.monotonic()
     rows = session.rows(
         "round_trip", now=session.fixed_now, claims=list({ref.claim for ref in refs}),
         seqs=numbers(ref.seq for ref in refs), started=numbers(ending.started_us for ending in endings),
@@ -86,7 +97,7 @@ def round_trip(
     taken = [] if rows[0][5] is None else [row[5:] for row in rows]
     entries = plain_entries(taken, source.name, claim, now)
     if len(entries) == limit:
-        hints[source.name] = _hint_after(entries[-1], hint, rings)
+        hints[source.name] = _hint_after(entries[-1], hint, last_hint, begun, rings)
     # With a hint a part was not looked at: it is looked at next.
     soon = len(entries) == limit or hint is not None
     return Trip(settled, Claimed(entries, now if soon else next_due), now)
@@ -105,9 +116,16 @@ def _results(endings: Sequence[Ending]) -> dict[str, Any]:
     }
 
 
-def _hint_after(last: Entry[Any], hint: Hint | None, rings: int) -> Hint:
-    left, looked_at = (WHOLE_LOOK_CLAIMS, time.monotonic()) if hint is None else (hint.claims_left, hint.looked_at)
-    return Hint(last.priority, last.due_us, last.seq, rings, left - 1, looked_at)
+def _hint_after(last: Entry[Any], hint: Hint | None, before: Hint | None, begun: float, rings: int) -> Hint:
+    """The next hint after a claim with ``hint``, or after a whole look; ``before`` is the one there was."""
+    now = time.monotonic()
+    if hint is not None:
+        left, looked_at, looks, hinted = hint.claims_left, hint.looked_at, hint.looks, now - begun
+    else:
+        left, looked_at = WHOLE_LOOK_CLAIMS, now
+        looks = (0.0 if before is None else before.looks[1], now - begun)
+        hinted = 0.0 if before is None else before.hinted
+    return Hint(last.priority, last.due_us, last.seq, rings, left - 1, looked_at, looks, hinted)
 
 
 def plain_entries(rows: Sequence[tuple[Any, ...]], queue: str, claim: ClaimRequest, now: Micros) -> list[Entry[Any]]:

@@ -195,7 +195,8 @@ WHERE queue >= %(first)s AND queue < %(last)s ORDER BY queue, holder
 --    row comes back unless the queue is plain: neither FIFO nor limited, nothing suspect due, nothing sticky here.
 -- 3. moment: the time, read when all these locks are held.
 -- 4. past: the attempts go to the history; kept: what their handlers returned, where it is to be kept.
--- 5. heads: the priorities that have something, hopping from one to the next; taken: due entries in their order. A hint
+-- 5. heads: the priorities that have something, and where each begins, hopping from one to the next: what was deleted and
+--    cannot be vacuumed is stepped over once only; taken: due entries in their order. A hint
 --    (above, from_due, from_seq) says where the last claim ended: what lies before it in its priority is not looked at.
 -- 6. lease: one record for all of them.
 WITH RECURSIVE
@@ -249,7 +250,7 @@ kept AS (
         value = excluded.value),
 heads (priority, due, seq) AS (
     (SELECT * FROM (
-        (SELECT x.priority, -9223372036854775808, 0::bigint FROM {space}_ready x
+        (SELECT x.priority, x.due, x.seq FROM {space}_ready x
          WHERE x.number = (SELECT number FROM line) AND NOT x.suspect AND x.priority > %(above)s
          ORDER BY x.priority DESC, x.due, x.seq LIMIT 1)
         UNION ALL
@@ -257,7 +258,7 @@ heads (priority, due, seq) AS (
         WHERE %(from_seq)s::bigint IS NOT NULL AND EXISTS (SELECT 1 FROM line)) first LIMIT 1)
     UNION ALL
     SELECT n.* FROM heads CROSS JOIN LATERAL (
-        SELECT x.priority, -9223372036854775808, 0::bigint FROM {space}_ready x
+        SELECT x.priority, x.due, x.seq FROM {space}_ready x
         WHERE x.number = (SELECT number FROM line) AND NOT x.suspect AND x.priority < heads.priority
         ORDER BY x.priority DESC, x.due, x.seq LIMIT 1) n),
 picked AS MATERIALIZED (
