@@ -1,4 +1,4 @@
-"""Queues on PostgreSQL against pgmq and bare loops: drains, puts, a mixed load, CPU, WAL, an idle worker.
+"""Queues on PostgreSQL against pgmq and bare loops: drains, puts, a mixed load, costs, idle, beside an open snapshot.
 
 python -m benchmarks.postgres [--quick]
 
@@ -25,6 +25,7 @@ import psycopg
 from tools import servers
 
 import penstock
+from benchmarks import open_snapshot
 from benchmarks.measure import Bar, conditions, report
 from benchmarks.peers import PAYLOAD
 from penstock import QueueStore, Worker
@@ -368,7 +369,7 @@ def main() -> int:
     try:
         with psycopg.connect(server.url, autocommit=True) as db:
             db.execute((files("pgmq") / "sql" / "pgmq.sql").read_text())
-        for part in (drains, puts, round_trips, log_bytes, idle, mixed):
+        for part in (drains, puts, round_trips, log_bytes, idle, mixed, open_snapshot.part):
             more_bars, more_notes = part(server)
             bars += more_bars
             notes += more_notes
