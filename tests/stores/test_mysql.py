@@ -270,8 +270,8 @@ class TestBacklog:
     def test_who_holds_an_entry_is_found_at_once(self, store: Any) -> None:
         reads = []
         queue = store.queue("q", int)
-        for claims in (10, 300):
-            queue.put_many(range(claims * 10))
+        for claims in (10, 2000):
+            queue.put_many(range(claims * 10), chunk=5000)
             for _ in range(claims):
                 entries = claim(store, "q", limit=10).entries
             reads.append(self.reads_of(store, lambda id_=entries[3].id: store.driver.find(Find(ids=(id_,)))))

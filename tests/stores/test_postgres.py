@@ -296,6 +296,48 @@ def test_no_round_trip_reads_all_that_wait(store: Any, admin: Any, analysed: str
     assert not re.search(r"Seq Scan on penstock(_ready|_claims)?\b", text), text
 
 
+# More claims of a hundred entries like one that is there, without their bodies: nobody asks for those.
+MORE_CLAIMS = """
+INSERT INTO penstock_claims (claim, number, owner, claimed, until, max_attempts, low, high, seqs, bodies, dues,
+                             generations, attempts, fences, suspects, errors)
+SELECT c.claim || '-' || n, c.number, c.owner, c.claimed, c.until, c.max_attempts, c.low + n * 1000,
+       c.high + n * 1000, ARRAY(SELECT s + n * 1000 FROM unnest(c.seqs) s), c.bodies, c.dues, c.generations, c.attempts,
+       c.fences, c.suspects, c.errors
+FROM penstock_claims c CROSS JOIN generate_series(1, 1000) n WHERE c.claim = %s
+"""
+
+
+@pytest.mark.parametrize("analysed", ["empty", "full"])
+def test_who_holds_an_entry_is_one_probe_among_two_thousand_claims(store: Any, admin: Any, analysed: str) -> None:
+    """The records are found by the index of what they hold, and none but the right one is read."""
+    if analysed == "empty":
+        admin.execute("VACUUM ANALYZE")
+    queue, held = store.queue("q", int), []
+    for _ in range(2):
+        queue.put_many(range(100))
+        entry = claim(store, "q", limit=100, id=f"claim-{len(held)}").entries[3]
+        admin.execute(MORE_CLAIMS, (f"claim-{len(held)}",))
+        admin.execute("SELECT setval('penstock_numbers', nextval('penstock_numbers') + 2000000)")
+        held.append(entry)
+    if analysed == "full":
+        admin.execute("VACUUM ANALYZE")
+    for entry in held:
+        with store.driver.server.transactions.reading() as session:
+            statement = store.driver.server.transactions._catalogue.statements["live_by_seq"]
+            explain = statement._replace(text=f"EXPLAIN (ANALYZE, BUFFERS) {statement.text}")
+            explain.run(session._cursor, {"seq": entry.seq})
+            lines = [line for (line,) in session._cursor.fetchall()]
+        text = "\n".join(lines)
+        assert "penstock_claims_seqs" in text, text
+        assert not re.search(r"Seq Scan on penstock(_ready|_claims)?\b", text), text
+        blocks = next(line for line in lines if "Buffers:" in line)
+        assert sum(map(int, re.findall(r"(?:hit|read)=(\d+)", blocks))) < 60, (
+            text
+        )  # the records are on a thousand pages
+        [found] = store.driver.find(Find(ids=(entry.id,)))
+        assert found.lease.token == entry.lease.token
+
+
 def test_counting_a_queue_reads_none_of_the_others(store: Any, admin: Any) -> None:
     """A scan would compare every entry that waits with every queue: seconds for a million entries in 1,000 queues."""
     store.queue("q", int).put_many(range(5000), chunk=5000)

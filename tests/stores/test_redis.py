@@ -582,6 +582,32 @@ class TestClaimRecords:
     def finish(self, store: QueueStore, entries: list[Any], outcome: Any = "done") -> list[Any]:
         return store.driver.settle([Step((Ending(one.lease, outcome),)) for one in entries]).results
 
+    def test_who_holds_an_entry_is_found_by_its_number_among_two_thousand_claims(
+        self, store: QueueStore, client: Client
+    ) -> None:
+        def commands_of(call: Callable[[], object]) -> int:
+            client.config_resetstat()
+            call()
+            stats = client.info("commandstats")
+            return sum(
+                one["calls"] for name, one in stats.items() if not name.startswith(("cmdstat_config", "cmdstat_info"))
+            )
+
+        commands = []
+        queue = store.queue("q")
+        for claims in (10, 2000):
+            queue.put_many(range(claims * 10), chunk=5000)
+            for _ in range(claims):
+                entries = claim(store, "q", limit=10)
+            ids = [entry.id for entry in entries.entries]
+            commands.append([
+                commands_of(lambda: store.driver.find(Find(ids=(ids[3],)))),  # noqa: B023
+                commands_of(lambda: store.driver.cancel([ids[4]], force=True)),  # noqa: B023
+                commands_of(lambda: store.driver.counts("q")),
+                commands_of(lambda: store.driver.find(Find(queue="q", states=("leased",), limit=10))),
+            ])  # fmt: skip
+        assert commands[1] == commands[0]
+
     def test_a_claim_is_one_record_however_many_it_took(self, store: QueueStore, client: Client) -> None:
         store.queue("q").put_many(range(50))
         taken = take_all(store, "q")
