@@ -128,6 +128,27 @@ class TestRows(Contract):
         assert target.queue("q").replay(id_) == 1
         assert values(take(target, "q")) == ["a"]
 
+    @pytest.mark.parametrize("fifo", [False, True])
+    @pytest.mark.parametrize("direction", ["out", "in"])
+    def test_an_entry_that_was_replayed_keeps_its_place(
+        self, store: QueueStore, other: QueueStore, direction: str, fifo: bool
+    ) -> None:
+        """At the tail, although it was put first; what is put at the target comes behind it."""
+        source, target = (store, other) if direction == "out" else (other, store)
+        queue = source.queue("q", str, fifo=fifo)
+        first = queue.put("first").id
+        end(source, take_one(source, "q"), "dead")
+        queue.put_many(["second", "third"])
+        assert queue.replay(first) == 1
+        queue.put("last")
+        carry_all(source, target)
+        target.queue("q", str).put("put there")
+        order = []
+        while entries := take(target, "q", limit=1):
+            order += values(entries)
+            end(target, entries[0])
+        assert order == ["second", "third", "first", "last", "put there"]
+
     def test_it_is_read_in_pages(self, store: QueueStore) -> None:
         made = [put(store, "q", number) for number in range(5)]
         first = store.driver.export("live", limit=2)
