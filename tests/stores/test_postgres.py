@@ -464,6 +464,27 @@ class TestRoundTrips:
         expected = {"release": 0, "update": 19, "put": "old"}[how]
         assert values(self.trip(store, [], 1).claimed.entries) == [expected]
 
+    def test_one_whole_look_at_a_time_is_enough(self, store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        """While it lasts, another claim of this process goes on where the last one ended."""
+        rows, begins, inner = Session.rows, [], []
+
+        def watched(session: Session, name: str, **values: Any) -> Any:
+            if name == "round_trip":
+                begins.append(values["from_seq"])
+                if len(begins) == 3:
+                    claiming = Calling(lambda: self.trip(store, [], 5))
+                    inner.append(claiming.wait())
+            return rows(session, name, **values)
+
+        monkeypatch.setattr(Session, "rows", watched)
+        store.queue("q").put_many(range(30))
+        for _ in range(2):
+            self.trip(store, [], 5)
+        store.queue("q").put("rings the bell")
+        assert values(self.trip(store, [], 5).claimed.entries) == [15, 16, 17, 18, 19]
+        assert [begin is None for begin in begins] == [True, False, True, False]
+        assert values(inner[0].claimed.entries) == [10, 11, 12, 13, 14]
+
     def test_it_says_when_to_come_again(self, store: Any, sent: list[str]) -> None:
         store.queue("q").put("later", delay="1h")
         del sent[:]

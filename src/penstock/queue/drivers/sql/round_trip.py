@@ -51,6 +51,11 @@ class Hint(msgspec.Struct, frozen=True):
         return self.rings == rings and self.claims_left > 0 and age < WHOLE_LOOK_SECONDS
 
 
+    def renewed(self, rings: int, now: float) -> Hint:
+        """The same as of a whole look that begins now."""
+        return msgspec.structs.replace(self, rings=rings, claims_left=WHOLE_LOOK_CLAIMS, looked_at=now)
+
+
 class Trip(msgspec.Struct):
     """What a plain round trip gave. ``claimed`` is None where the claim needs the general way."""
 
@@ -77,9 +82,11 @@ def round_trip(
     limit = min(claim.limit, source.limit)
     endings = [step.endings[0] for step in steps]
     refs: list[Ref] = [ending.lease.ref for ending in endings]
-    last_hint = hints.pop(source.name, None)
+    begun, last_hint = time.monotonic(), hints.pop(source.name, None)
     hint = last_hint if last_hint is not None and last_hint.holds(rings) else None
-    begun = time.monotonic()
+    if last_hint is not None:
+        # Until this claim is over, others of this process go on from there; one whole look at a time is enough.
+        hints[source.name] = last_hint if hint else last_hint.renewed(rings, begun)
     rows = session.rows(
         "round_trip", now=session.fixed_now, claims=list({ref.claim for ref in refs}),
         seqs=numbers(ref.seq for ref in refs), started=numbers(ending.started_us for ending in endings),
@@ -91,6 +98,7 @@ def round_trip(
     )  # fmt: skip
     now, number, odd, ended, next_due = rows[0][:5]
     failpoints.point("claim.leased")
+    hints.pop(source.name, None)
     settled = None if ended is None else set(ended)
     if number is None or odd:
         return Trip(settled, None, now)
