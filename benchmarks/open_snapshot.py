@@ -2,8 +2,9 @@
 
 python -m benchmarks.open_snapshot [--quick]
 
-Entries are put as fast as they end, so that the backlog stays what it is. The rate at the end of the time with the open
-transaction is compared with the rate before it; then the time counts until the rate is back.
+Entries are put as fast as they end, so that the backlog stays what it is. The same load runs on another server at the
+same time, without the transaction: whatever else the machine does, it does to both. Their rates at the end of the time
+with the transaction are compared, and how long it takes after it until they are alike again.
 """
 
 from __future__ import annotations
@@ -30,21 +31,21 @@ QUICK = "--quick" in sys.argv
 SECONDS = 60 if QUICK else 600
 BACKLOG = 20_000
 CHUNK = 1_000
-BACK = 0.8  # of the rate before: what counts as recovered
+BACK = 0.8  # of the rate without the transaction: what counts as recovered
 GIVE_UP = 180.0  # seconds to wait for that
 BODY = json.dumps(PAYLOAD)
 
 
 class Figures(NamedTuple):
-    """Entries a second before and at the end of the open transaction, and how long the way back took."""
+    """Entries a second at the end of the open transaction, beside it and without it, and how long the way back took."""
 
-    before: float
-    during: float
+    beside: float
+    without: float
     recovered_seconds: float
 
     @property
     def share(self) -> float:
-        return self.during / self.before
+        return self.beside / self.without
 
 
 # --- the load: a process of its own that says every second how many entries it has ended -------------------------
@@ -143,42 +144,54 @@ def running(name: str, url: str) -> Iterator[Load]:
         load.stop()
 
 
-def measure(name: str, url: str, database: str, seconds: float) -> Figures:
-    """Run a load before, beside and after a transaction that is open for so many seconds."""
+def measure(name: str, server: servers.Server, other: servers.Server, seconds: float) -> Figures:
+    """Run a load on both servers, for so many seconds beside a transaction on the first one."""
     window = max(5.0, seconds / 10)
-    with running(name, url) as load:
-        time.sleep(window + 3)
-        before = load.rate(window)
-        with psycopg.connect(database) as db:
+    with running(name, url_of(name, server)) as load, running(name, url_of(name, other)) as control:
+        time.sleep(5)
+        with psycopg.connect(server.url) as db:
             db.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
             db.execute("SELECT count(*) FROM pg_class")  # from now on it holds a snapshot
             time.sleep(seconds)
-            during = load.rate(window)
+            beside, without = load.rate(window), control.rate(window)
             db.rollback()
         ended = time.monotonic()
-        while load.rate(3) < BACK * before and time.monotonic() < ended + GIVE_UP:
+        while load.rate(5) < BACK * control.rate(5) and time.monotonic() < ended + GIVE_UP:
             time.sleep(0.5)
-        return Figures(before, during, time.monotonic() - ended)
+        return Figures(beside, without, time.monotonic() - ended)
+
+
+def url_of(name: str, server: servers.Server) -> str:
+    return f"{server.url}?space=snapshot" if name == "ours" else server.url
 
 
 def part(server: servers.Server, seconds: float = SECONDS) -> tuple[list[Bar], list[str]]:
-    """Ours, then pgmq, on a server that has the extension's SQL."""
+    """Ours, then pgmq, whose SQL is on the server."""
     bars, notes = [], []
-    for name in LOADS:
-        url = f"{server.url}?space=snapshot" if name == "ours" else server.url
-        figures = measure(name, url, server.url, seconds)
-        if name == "ours":
-            bars = [
-                Bar(f"drain, a snapshot open for {seconds:.0f} s, vs without", ">= 0.5x", f"{figures.share:.2f}x",
-                    figures.share >= 0.5),
-                Bar("recovered after its end", "<= 60 s", f"{figures.recovered_seconds:.0f} s",
-                    figures.recovered_seconds <= 60),
-            ]  # fmt: skip
-        notes.append(
-            f"{name}: {figures.before:,.0f}/s, at the end of {seconds:.0f} s with an open snapshot "
-            f"{figures.during:,.0f}/s ({figures.share:.2f}x), back after {figures.recovered_seconds:.0f} s"
-        )
+    other = servers.Postgres(durable=True).start()
+    try:
+        install_pgmq(other)
+        for name in LOADS:
+            figures = measure(name, server, other, seconds)
+            if name == "ours":
+                bars = [
+                    Bar(f"drain, a snapshot open for {seconds:.0f} s, vs without", ">= 0.5x", f"{figures.share:.2f}x",
+                        figures.share >= 0.5),
+                    Bar("recovered after its end", "<= 60 s", f"{figures.recovered_seconds:.0f} s",
+                        figures.recovered_seconds <= 60),
+                ]  # fmt: skip
+            notes.append(
+                f"{name}: after {seconds:.0f} s with an open snapshot {figures.beside:,.0f}/s, without one "
+                f"{figures.without:,.0f}/s ({figures.share:.2f}x), alike again after {figures.recovered_seconds:.0f} s"
+            )
+    finally:
+        other.close()
     return bars, notes
+
+
+def install_pgmq(server: servers.Server) -> None:
+    with psycopg.connect(server.url, autocommit=True) as db:
+        db.execute((files("pgmq") / "sql" / "pgmq.sql").read_text())
 
 
 def main() -> int:
@@ -188,8 +201,7 @@ def main() -> int:
     print(f"Conditions: {conditions()}", flush=True)
     server = servers.Postgres(durable=True).start()
     try:
-        with psycopg.connect(server.url, autocommit=True) as db:
-            db.execute((files("pgmq") / "sql" / "pgmq.sql").read_text())
+        install_pgmq(server)
         bars, notes = part(server)
     finally:
         server.close()

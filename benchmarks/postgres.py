@@ -18,7 +18,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from importlib.resources import files
 from typing import Any
 
 import psycopg
@@ -367,8 +366,7 @@ def main() -> int:
     bars: list[Bar] = []
     notes: list[str] = []
     try:
-        with psycopg.connect(server.url, autocommit=True) as db:
-            db.execute((files("pgmq") / "sql" / "pgmq.sql").read_text())
+        open_snapshot.install_pgmq(server)
         for part in (drains, puts, round_trips, log_bytes, idle, mixed, open_snapshot.part):
             more_bars, more_notes = part(server)
             bars += more_bars
