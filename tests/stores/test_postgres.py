@@ -338,6 +338,18 @@ def test_who_holds_an_entry_is_one_probe_among_two_thousand_claims(store: Any, a
         assert found.lease.token == entry.lease.token
 
 
+def test_suspects_are_found_without_a_look_into_the_claims(store: Any, admin: Any) -> None:
+    """They are handed out one by one: a hundred of them must not cost a hundred looks into the claims each time."""
+    with store.driver.server.transactions.reading() as session:
+        statement = store.driver.server.transactions._catalogue.statements["due_suspects"]
+        statement._replace(text=f"EXPLAIN {statement.text}").run(
+            session._cursor, {"moment": 1, "node": "one", "after_due": 0, "after_seq": 0}
+        )
+        text = "\n".join(line for (line,) in session._cursor.fetchall())
+    assert "penstock_ready" in text
+    assert "penstock_claims" not in text, text
+
+
 def test_counting_a_queue_reads_none_of_the_others(store: Any, admin: Any) -> None:
     """A scan would compare every entry that waits with every queue: seconds for a million entries in 1,000 queues."""
     store.queue("q", int).put_many(range(5000), chunk=5000)

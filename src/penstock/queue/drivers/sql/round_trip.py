@@ -50,7 +50,6 @@ class Hint(msgspec.Struct, frozen=True):
             return age < max(WHOLE_LOOK_SECONDS, 2 * dear)
         return self.rings == rings and self.claims_left > 0 and age < WHOLE_LOOK_SECONDS
 
-
     def renewed(self, rings: int, now: float) -> Hint:
         """The same as of a whole look that begins now."""
         return msgspec.structs.replace(self, rings=rings, claims_left=WHOLE_LOOK_CLAIMS, looked_at=now)

@@ -299,9 +299,13 @@ SELECT * FROM {space}_live WHERE claim = %(claim)s AND owner = %(owner)s ORDER B
 
 -- name: due_suspects
 -- Suspects that may be handed out, the longest due first; those after (due, seq).
-SELECT l.* FROM {space}_ready s CROSS JOIN LATERAL (
-    SELECT * FROM {space}_live v WHERE v.seq = s.seq AND v.low <= s.seq AND v.high >= s.seq AND v.record IS NULL) l
-JOIN {space}_queues q ON q.number = l.number
+-- The columns of the view of live entries, without a look into the claims for each of them.
+SELECT s.seq, s.body, b.id, q.queue, q.node, s.number, s.fifo, s.generation, s.priority, b.created, s.due, b.first_due,
+       s.attempt, s.fence, s.suspect, s.error, b.labels, b.headers, b.unique_key, b.unique_mode, b.expires, b.codec, b.type,
+       b.payload, NULL, NULL, NULL, NULL, NULL, NULL, s.seq, s.seq, q.limit_label IS NOT NULL
+FROM {space}_ready s
+CROSS JOIN LATERAL (SELECT * FROM {space} e WHERE e.body = s.body OFFSET 0) b
+JOIN {space}_queues q ON q.number = s.number
 WHERE s.suspect AND s.due <= %(moment)s AND (s.due, s.seq) > (%(after_due)s, %(after_seq)s)
 AND q.node IN ('', %(node)s) AND q.locked = 0 AND NOT EXISTS (SELECT 1 FROM {space}_locks k WHERE k.queue = q.queue)
 ORDER BY s.due, s.seq LIMIT 100 FOR UPDATE OF s SKIP LOCKED
