@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -9,8 +10,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.contract.queue.asking import Contract, claim, end, lease_of, new, put, take, take_one, trail
-from tests.contract.worker.test_running import Latch, eventually, running
+from tests.contract.queue.asking import Contract, claim, end, lease_of, new, put, take, take_one, trail, values
+from tests.contract.worker.test_running import PATIENCE, Latch, eventually, running
 
 from penstock.clock import FakeClock
 from penstock.errors import BadInput, UniqueHeld
@@ -206,6 +207,40 @@ class TestStubbornWorkers(Contract):
             assert worker.stop()
         assert latch.count == 1
         assert sorted(entry.attempt for entry in queue.find()) == [0, 0]
+
+    @pytest.mark.parametrize("kind", ["sync", "async"])
+    def test_what_waits_behind_a_hanging_handler_goes_back_unspent_and_unsuspected(
+        self, store: QueueStore, clock: FakeClock, kind: str
+    ) -> None:
+        """With a heartbeat. If the worker dies of what it is at, only that is under suspicion."""
+        latch, queue = Latch(), store.queue("q", int)
+        hanging, handled = threading.Event(), []
+
+        def handle(value: int) -> None:
+            handled.append(value)
+            if value == 150:
+                hanging.set()
+                latch.wait()
+
+        async def handle_async(value: int) -> None:
+            handled.append(value)
+            if value == 150:
+                hanging.set()
+                await asyncio.get_running_loop().run_in_executor(None, latch.wait)
+
+        queue.add_handler(handle_async if kind == "async" else handle, concurrency=1)
+        queue.put_many(range(300))
+        with running(store, lease="600ms"):
+            assert hanging.wait(PATIENCE)
+            eventually(lambda: queue.counts().leased == 1)
+            # Whoever claims these knows nothing of a suspect, and has all of their attempts.
+            others = take(store, "q", limit=300)
+            assert sorted([*handled, *values(others)]) == list(range(300))
+            assert {entry.attempt for entry in others} == {1}
+            latch.opened.set()
+            eventually(lambda: queue.counts().leased == len(others))
+        for entry in others:
+            end(store, entry)
 
     def test_a_suspect_does_not_wait_for_ever(self, store: QueueStore, monkeypatch: pytest.MonkeyPatch) -> None:
         """A handler that takes long must not keep its worker from everything else."""

@@ -19,25 +19,37 @@ if TYPE_CHECKING:
 logger = logging.getLogger("penstock.queue.heartbeat")
 
 
+BeforeBeat = Callable[[], None]
+
+
 class Heartbeat:
     """Extends every lease it holds, each time a third of its duration has passed."""
 
     def __init__(self, driver: Driver) -> None:
         """Do nothing until the first lease comes."""
         self._driver = driver
-        self._held: dict[str, tuple[Lease, Micros, float, Callable[[Lease], None] | None]] = {}
+        self._held: dict[str, tuple[Lease, Micros, float, Callable[[Lease], None] | None, BeforeBeat | None]] = {}
         self._change = threading.Condition()
         self._notes: dict[str, DocumentWrite] = {}
         self._thread: threading.Thread | None = None
         self._stopped = False
 
-    def hold(self, leases: Iterable[Lease], lease_us: Micros, on_lost: Callable[[Lease], None] | None = None) -> None:
-        """Keep these leases until :meth:`drop`. ``on_lost`` is called with each lease that could not be kept."""
+    def hold(
+        self,
+        leases: Iterable[Lease],
+        lease_us: Micros,
+        on_lost: Callable[[Lease], None] | None = None,
+        before_beat: BeforeBeat | None = None,
+    ) -> None:
+        """Keep these leases until :meth:`drop`.
+
+        ``on_lost`` is called with each lease that could not be kept, ``before_beat`` before some of them are extended.
+        """
         next_beat = time.monotonic() + lease_us / SECOND / 3
         with self._change:
             # Leases come in batches with the same duration, so this loop is all the cost the hot path pays.
             for lease in leases:
-                self._held[lease.entry] = (lease, lease_us, next_beat, on_lost)
+                self._held[lease.entry] = (lease, lease_us, next_beat, on_lost, before_beat)
             self._start()
 
     def _start(self) -> None:
@@ -72,7 +84,7 @@ class Heartbeat:
                 if self._stopped:
                     return
                 now = time.monotonic()
-                soonest = min((next_beat for _, _, next_beat, _ in list(self._held.values())), default=now + 1.0)
+                soonest = min((next_beat for _, _, next_beat, *_ in list(self._held.values())), default=now + 1.0)
                 self._change.wait(min(max(soonest - now, 0.01), 1.0))
                 if self._stopped:
                     return
@@ -91,9 +103,14 @@ class Heartbeat:
     def _beat(self) -> None:
         now = time.monotonic()
         due: dict[Micros, list[Lease]] = {}
-        for lease, lease_us, next_beat, _ in list(self._held.values()):
+        calls: dict[BeforeBeat, None] = {}
+        for lease, lease_us, next_beat, _, before_beat in list(self._held.values()):
             if next_beat <= now:
                 due.setdefault(lease_us, []).append(lease)
+                if before_beat is not None:
+                    calls[before_beat] = None
+        for call in calls:
+            call()
         for lease_us, leases in due.items():
             try:
                 ends = self._driver.extend(leases, lease_us)
@@ -119,4 +136,4 @@ class Heartbeat:
         for lease in leases:
             known = self._held.get(lease.entry)
             if known is not None and known[0] is lease:
-                self._held[lease.entry] = (lease, lease_us, when, known[3])
+                self._held[lease.entry] = (lease, lease_us, when, *known[3:])

@@ -2,8 +2,7 @@
 
 Any idle thread may make the round trip: a slot whose handler has just ended and finds little prepared, or the pump, a
 thread that waits for work while all slots idle. So a busy worker hands nothing from thread to thread, and an idle one
-sleeps until the store rings. Where a core is free and the store is a server, the pump also fetches the next entries
-while the slots work on the last.
+sleeps until the store rings. Where a core is free and the store is a server, the pump also fetches ahead.
 """
 
 from __future__ import annotations
@@ -327,7 +326,13 @@ class Loop:
 
     def hold(self, entries: list[Entry[Any]]) -> None:
         """Keep the leases of these alive."""
-        self.store.driver.heartbeat.hold([entry.lease for entry in entries if entry.lease is not None], self._lease_us)
+        leases = [entry.lease for entry in entries if entry.lease is not None]
+        self.store.driver.heartbeat.hold(leases, self._lease_us, before_beat=self._give_back_held_up)
+
+    def _give_back_held_up(self) -> None:
+        self.give_back(self.pools.take_held_up(self._lease_us / SECOND / 6))
+        if self._outcomes:  # also those of attempts that ended before the one that hangs
+            self.pump.call()
 
     def _take_outcomes(self) -> list[Ended]:
         """What has ended so far, taken one by one: slots add more meanwhile, which must not be cleared away."""

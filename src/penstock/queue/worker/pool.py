@@ -68,6 +68,7 @@ class HandlerPool(ABC):
         self._layers = layers_of(shared.middleware, handler.middleware)
         self._in_hand: dict[str, Entry[Any]] = {}  # accepted and not yet ended: prepared or running
         self._abandoned: set[str] = set()
+        self._is_held_up = False  # what was prepared was given back, and no attempt has ended since
         self._late: set[Attempt] = set()  # failed at their time limit, but their threads go on and keep their slots
         # An entry that may be tried once only must not wait in a worker that may die. A FIFO queue has one in flight
         # anyway; the queues of a FIFO family each have one.
@@ -102,7 +103,7 @@ class HandlerPool(ABC):
             return 0
         if self.handler.prefetch is not None:
             return self.handler.prefetch
-        if self.mean_seconds is None:
+        if self.mean_seconds is None or self._is_held_up:
             return 0
         return min(MOST_PREFETCHED, int(PREFETCH_SECONDS / max(self.mean_seconds, 1e-6) * self.handler.concurrency))
 
@@ -137,6 +138,21 @@ class HandlerPool(ABC):
     def take_back(self) -> list[Entry[Any]]:
         """Entries that have not started, no longer to be started."""
         return []
+
+    def take_held_up(self, seconds: float) -> list[Entry[Any]]:
+        """Entries that have not started, if no slot has begun anything for so long; until one does, none are prepared.
+
+        They were claimed because the handler is quick by experience. Other workers may do them, and if this process
+        dies of what it is at, they are not under suspicion. A handler with a prefetch of its own keeps them.
+        """
+        if self.handler.prefetch is not None or not self.prepared() or self._seconds_since_start() < seconds:
+            return []
+        self._is_held_up = True
+        return self.take_back()
+
+    def _seconds_since_start(self) -> float:
+        """How long ago the last attempt that still runs was started."""
+        return 0.0
 
     def abandon(self) -> list[Entry[Any]]:
         """Entries whose handlers are still running and whose outcome will not count any more."""
@@ -186,6 +202,7 @@ class HandlerPool(ABC):
         self.mean_seconds = seconds if mean is None else 0.8 * mean + 0.2 * min(seconds, MOST_TIMES * mean)
 
     def _ended(self, entry: Entry[Any], attempt: Attempt, *, hurry: bool) -> None:
+        self._is_held_up = False
         if entry.id in self._abandoned:
             self._abandoned.discard(entry.id)
             attempt.forget()

@@ -100,6 +100,10 @@ class PoolRegistry:
                 by_pool.setdefault(id(pool), (pool, []))[1].append(entry)
         return list(by_pool.values()), unhandled
 
+    def take_held_up(self, seconds: float) -> list[Entry[Any]]:
+        """What waits in pools in which nothing was started for so long."""
+        return [entry for pool in self.all() for entry in pool.take_held_up(seconds)]
+
     def in_hand(self) -> int:
         """Entries claimed and not yet ended."""
         return sum(pool.in_hand() for pool in self.all())

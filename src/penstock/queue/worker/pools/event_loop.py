@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from typing import TYPE_CHECKING, Any
 
 from penstock.queue.entry import Entry
@@ -26,10 +27,14 @@ class LoopPool(HandlerPool):
         self._waiting: dict[str, Entry[Any]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._limit = asyncio.Semaphore(handler.concurrency)
+        self._last_start = time.perf_counter()
 
     def prepared(self) -> int:
         """What waits for a place."""
         return len(self._waiting)
+
+    def _seconds_since_start(self) -> float:
+        return time.perf_counter() - self._last_start
 
     def _started(self) -> list[Entry[Any]]:
         waiting = set(self._waiting)
@@ -72,6 +77,7 @@ class LoopPool(HandlerPool):
         async with self._limit:
             if self._waiting.pop(entry.id, None) is None:
                 return
+            self._last_start = time.perf_counter()
             attempt = self._attempt(entry)
             await attempt.run_in_loop()
             self._measure(attempt)

@@ -51,6 +51,10 @@ class ThreadPool(HandlerPool):
         begun = list(self._begun.values())
         return max(0.0, time.perf_counter() - min(begun)) if begun else 0.0
 
+    def _seconds_since_start(self) -> float:
+        begun = list(self._begun.values())
+        return time.perf_counter() - max(begun) if begun else 0.0
+
     def is_brief(self) -> bool:
         """Whether the handler takes so little time that one slot does best, as far as is known."""
         return not self._first_takes_long if self.mean_seconds is None else self.mean_seconds <= BRIEF
