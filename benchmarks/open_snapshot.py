@@ -130,8 +130,8 @@ class Load:
 
     def stop(self) -> None:
         self._process.kill()
-        self._process.wait()
         self._reader.join()
+        self._process.communicate()
 
 
 @contextlib.contextmanager
