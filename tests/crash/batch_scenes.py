@@ -76,7 +76,7 @@ def afterlife(folder: Path) -> None:
     known = json.loads((folder / "batch").read_text())
     store, clock = opened(folder)
     store.queue("work", int).add_handler(lambda number: None)
-    store.queue("then", int).add_handler(lambda number: _note(folder))
+    store.queue("then", int).add_handler(lambda number: note_run(folder))
     for _ in range(3):
         clock.advance("11m")
         Worker(store, lease=LEASE, reaper=Reaper(store, keep_history=None)).drain()
@@ -86,7 +86,8 @@ def afterlife(folder: Path) -> None:
     store.close()
 
 
-def _note(folder: Path) -> None:
+def note_run(folder: Path) -> None:
+    """Write down that the callback ran."""
     handle = os.open(folder / "effects", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.write(handle, b"ran\n")
     os.close(handle)

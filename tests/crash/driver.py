@@ -54,6 +54,32 @@ class Strike:
 
 
 @dataclass(frozen=True)
+class Shutdown:
+    """Where and when to ask a process to stop, and after how many more points it is killed while it does."""
+
+    point: str
+    hit: int
+    more: int
+
+    def arm(self) -> None:
+        """Ask this process to stop when the time has come, then strike it."""
+        lock, hits, points = threading.Lock(), itertools.count(1), itertools.count(1)
+        asked = False
+
+        def strike(name: str) -> None:
+            nonlocal asked
+            with lock:
+                if asked:
+                    if next(points) == self.more:
+                        os.kill(os.getpid(), signal.SIGKILL)
+                elif name == self.point and next(hits) == self.hit:
+                    asked = True
+                    os.kill(os.getpid(), signal.SIGTERM)
+
+        failpoints.arm(strike)
+
+
+@dataclass(frozen=True)
 class Tally:
     """No strike at all: counts how often every point is reached, into a file, when the scene asks for it."""
 
@@ -80,7 +106,9 @@ def write_tally(part: str) -> None:
 class Child:
     """A running process."""
 
-    def __init__(self, function: Callable[..., Any], *args: Any, strike: Strike | Tally | None = None) -> None:
+    def __init__(
+        self, function: Callable[..., Any], *args: Any, strike: Strike | Shutdown | Tally | None = None
+    ) -> None:
         """Start it."""
         self.name = f"{function.__name__}-{next(_names)}"
         self._process = _context.Process(target=_main, args=(function, args, strike), name=self.name, daemon=True)
@@ -110,6 +138,12 @@ class Child:
         """Wait, and expect that its strike (or somebody's kill) hit."""
         code = self.wait()
         assert code == -signal.SIGKILL, f"{self.name} was to be killed and ended with {code}"
+
+    def ended_or_was_killed(self) -> bool:
+        """Wait, and expect that all went well unless its strike hit; whether it did."""
+        code = self.wait()
+        assert code in {0, -signal.SIGKILL}, f"{self.name} ended with {code}; its own words are above"
+        return code != 0
 
     def wait_stopped(self) -> None:
         """Wait until it has stopped itself."""
@@ -157,7 +191,7 @@ def children() -> Iterator[Callable[..., Child]]:
     """Start children that are gone when the block ends, whatever happened in it."""
     started: list[Child] = []
 
-    def start(function: Callable[..., Any], *args: Any, strike: Strike | Tally | None = None) -> Child:
+    def start(function: Callable[..., Any], *args: Any, strike: Strike | Shutdown | Tally | None = None) -> Child:
         started.append(Child(function, *args, strike=strike))
         return started[-1]
 
@@ -168,7 +202,7 @@ def children() -> Iterator[Callable[..., Child]]:
             child.kill()
 
 
-def _main(function: Callable[..., Any], args: tuple[Any, ...], strike: Strike | Tally | None) -> None:
+def _main(function: Callable[..., Any], args: tuple[Any, ...], strike: Strike | Shutdown | Tally | None) -> None:
     logging.getLogger("penstock").setLevel(logging.CRITICAL)  # failures are part of the play
     if strike is not None:
         strike.arm()
