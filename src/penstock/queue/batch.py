@@ -39,7 +39,7 @@ from penstock.queue.options import (
     check_options,
     check_values,
 )
-from penstock.queue.protocol import Find, Link, NewEntry, On, Step
+from penstock.queue.protocol import Find, Link, NewEntry, On, Step, Wait
 
 if TYPE_CHECKING:
     from penstock.queue.queue import Queue
@@ -372,7 +372,18 @@ def batch_status(store: QueueStore, id_: str) -> BatchStatus:
         raise no_batch(id_)
     states = {entry.id: str(entry.state) for entry in _members(store, id_)}
     members = Counter(states.values()) + _ended_members(store, id_, set(states))
+    _add_forgotten(members, waits[0])
     return BatchStatus(id_, known[0], known[1], waits[0].needs, waits[0].tally, dict(members))
+
+
+def _add_forgotten(members: Counter[str], wait: Wait) -> None:
+    """Add members that have left the history; the tally says how they ended."""
+    forgotten = wait.needs + sum(wait.tally.values()) - members.total()
+    for state, count in wait.tally.items():
+        missing = min(forgotten, count - members[state])
+        if missing > 0:
+            members[state] += missing
+            forgotten -= missing
 
 
 class BatchLine(msgspec.Struct, frozen=True):

@@ -467,8 +467,11 @@ class Driver(ABC):
         """What a handler returned for an entry, if it is kept. It may outlive its time."""
         return None
 
-    def results(self, *, after: str = "", limit: int = 1000) -> list[tuple[str, KeptResult]]:
-        """What handlers returned, by the ids of the entries. Some may have outlived their time."""
+    def results(self, *, batch: str | None = None, after: str = "", limit: int = 1000) -> list[tuple[str, KeptResult]]:
+        """What handlers returned, or those of the members of a batch, by the ids of the entries.
+
+        Some may have outlived their time.
+        """
         return []
 
     def load_links(

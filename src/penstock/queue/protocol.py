@@ -107,6 +107,8 @@ class NewResult(msgspec.Struct, frozen=True, gc=False):
     codec: str
     kept_us: Micros
     generation: int = 1  # of the entry
+    queue: str = ""  # where the entry was
+    batch: str | None = None  # of which it was a member
 
 
 class KeptResult(msgspec.Struct, frozen=True, gc=False):
@@ -116,6 +118,8 @@ class KeptResult(msgspec.Struct, frozen=True, gc=False):
     codec: str
     until_us: Micros
     value: bytes
+    queue: str = ""
+    batch: str | None = None
 
 
 class Ending(msgspec.Struct, frozen=True, gc=False):

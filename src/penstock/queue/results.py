@@ -13,8 +13,9 @@ from penstock.clock import Micros
 from penstock.codec import changed_by_json, prepared
 from penstock.errors import EntryNotFound, PayloadTooLarge, Undecodable
 from penstock.ids import derived_id
+from penstock.queue.batch import LABEL
 from penstock.queue.entry import FINAL, Entry, HistoryRow, Lease, error_alone
-from penstock.queue.protocol import DocumentWrite, Find, NewResult
+from penstock.queue.protocol import DocumentWrite, Find, KeptResult, NewResult
 
 if TYPE_CHECKING:
     from penstock.queue.queues import QueueStore
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 MOST_BYTES = 64 * 1024
 PROGRESS = "penstock.progress."
 FIRST_PAUSE, LONGEST_PAUSE = 0.01, 0.25  # seconds between two looks
+PAGE = 1000
 CODEC = "json"
 RETURN_JSON = "Return numbers, text, lists, dicts with keys of text, or objects with such fields."
 
@@ -52,8 +54,8 @@ class Result(msgspec.Struct, frozen=True):
         return msgspec.json.decode(self.payload)
 
 
-def new_result(value: Any, kept_us: Micros, generation: int = 1) -> NewResult:
-    """A handler's value on its way into the store.
+def new_result(value: Any, kept_us: Micros, entry: Entry[Any]) -> NewResult:
+    """What a handler returned for an entry, on its way into the store.
 
     Raises ``PayloadTooLarge`` for one that is too large to keep, and ``Undecodable`` for one that JSON would change.
     """
@@ -70,7 +72,7 @@ def new_result(value: Any, kept_us: Micros, generation: int = 1) -> NewResult:
             f"a result of {len(payload):,} bytes is over the limit of {MOST_BYTES:,}.",
             hint="Store it elsewhere and return where it is.",
         )
-    return NewResult(payload, CODEC, kept_us, generation)
+    return NewResult(payload, CODEC, kept_us, entry.generation, entry.queue, entry.labels.get(LABEL))
 
 
 def look(store: QueueStore, id_: str, queue: str | None = None) -> Result:
@@ -80,12 +82,15 @@ def look(store: QueueStore, id_: str, queue: str | None = None) -> Result:
     if entries:
         return Result(id_, entries[0].state, error_alone(entries[0].error))
     rows = driver.history(Find(queue=queue, ids=(id_,), states=FINAL, newest_first=True, limit=1))
-    if not rows:
+    if rows:
+        return Result(id_, rows[0].state, error_alone(rows[0].error), kept_value(store, rows[0]))
+    result = driver.result(id_)  # which may be kept for longer than the history
+    if result is None or queue not in (None, result.queue) or result.until_us <= store.now():
         raise EntryNotFound(
             f"no entry {id_!r} is known{'' if queue is None else f' in queue {queue!r}'}.",
-            hint="Ended entries are forgotten with their history.",
+            hint="Ended entries are forgotten with their history and their result.",
         )
-    return Result(id_, rows[0].state, error_alone(rows[0].error), kept_value(store, rows[0]))
+    return Result(id_, "done", None, result.value)
 
 
 def kept_value(store: QueueStore, row: HistoryRow) -> bytes | None:
@@ -94,6 +99,28 @@ def kept_value(store: QueueStore, row: HistoryRow) -> bytes | None:
     if result is None or result.generation != row.generation or result.until_us <= store.now():
         return None
     return result.value
+
+
+def values_of_batch(store: QueueStore, batch: str) -> dict[str, Any]:
+    """What the handlers of a batch's members returned, by the ids of the members, as far as it is kept."""
+    now = store.now()
+    values: dict[str, Any] = {}
+    after, more = "", True
+    while more:
+        page = store.driver.results(batch=batch, after=after, limit=PAGE)
+        after, more = page[-1][0] if page else "", len(page) == PAGE
+        results = {id_: result for id_, result in page if result.until_us > now}
+        overtaken = _overtaken(store, results) if results else set()
+        values |= {id_: msgspec.json.decode(results[id_].value) for id_ in results if id_ not in overtaken}
+    return values
+
+
+def _overtaken(store: QueueStore, results: dict[str, KeptResult]) -> set[str]:
+    """Those that were replayed since: they live, or ended otherwise."""
+    driver, which = store.driver, Find(ids=tuple(results), limit=100 * PAGE)
+    live = {entry.id for entry in (*driver.find(which), *driver.dead(which))}
+    ends = driver.history(msgspec.structs.replace(which, states=("dead", "cancelled", "expired")))
+    return live | {row.id for row in ends if row.generation > results[row.id].generation}
 
 
 def wait_for(store: QueueStore, id_: str, queue: str | None, seconds: float) -> Result:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import anyio
@@ -15,12 +16,13 @@ from tests.contract.queue.settle.test_doubts import losing
 
 from penstock import Context, Reject, Retry, Worker, aio, open_queues
 from penstock.errors import BadInput, Conflict, EntryNotFound, OutcomeUnknown, Undecodable, UniqueHeld
+from penstock.queue import results
 from penstock.queue.batch import LABEL, batch_status, cancel_batch
 from penstock.queue.entry import HELD, Unique
 from penstock.queue.held import orphans, reasons
 from penstock.queue.protocol import Ending, Find, Step, Wait
 from penstock.queue.queues import QueueStore
-from penstock.queue.results import new_result
+from penstock.queue.results import new_result, values_of_batch
 from penstock.testing import FakeClock
 
 ONCE = Retry(attempts=1)
@@ -39,6 +41,23 @@ def running(store: QueueStore) -> Iterator[None]:
         yield
     finally:
         worker.stop()
+
+
+@contextlib.contextmanager
+def counted_calls(store: QueueStore, calls: Counter[str]) -> Iterator[None]:
+    """Count what is asked of the store."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("find", "dead", "history", "result", "results", "waits", "settle", "documents"):
+            patch.setattr(store.driver, name, counting(name, getattr(store.driver, name), calls))
+        yield
+
+
+def counting(name: str, call: Callable[..., Any], calls: Counter[str]) -> Callable[..., Any]:
+    def counted(*args: Any, **options: Any) -> Any:
+        calls[name] += 1
+        return call(*args, **options)
+
+    return counted
 
 
 class TestBatches(Contract):
@@ -558,8 +577,9 @@ class TestResults(Contract):
         winner = take_one(store, "work")
         assert winner.lease is not None
         assert late.lease is not None
-        store.driver.commit(Step((Ending(winner.lease, "done", result=new_result("winner", 60_000_000)),)))
-        outcome = store.driver.settle([Step((Ending(late.lease, "done", result=new_result("late", 60_000_000)),))])
+        both = [new_result(value, 60_000_000, winner) for value in ("winner", "late")]
+        store.driver.commit(Step((Ending(winner.lease, "done", result=both[0]),)))
+        outcome = store.driver.settle([Step((Ending(late.lease, "done", result=both[1]),))])
         assert isinstance(outcome.results[0], Exception)
         assert work.result(id_).value == "winner"
 
@@ -580,6 +600,58 @@ class TestResults(Contract):
             batch.put_many(work, [1, 2, 3])
         drain(store)
         assert sums == [6]
+
+    def test_all_results_of_a_large_batch_are_there(self, store: QueueStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Also where the history shows only the last 100 ends, and page by page."""
+        values, batch, ids = self.summed(store, 150)
+        assert values == [dict(zip(ids, range(150), strict=True))]
+        assert [work.result(id_).value for work in (store.queue("work"),) for id_ in ids] == list(range(150))
+        assert batch_status(store, batch).members == {"done": 150}
+        monkeypatch.setattr(results, "PAGE", 40)
+        assert values_of_batch(store, batch) == values[0]
+
+    def test_results_are_read_with_a_few_calls(self, store: QueueStore) -> None:
+        _, batch, _ = self.summed(store, 20)
+        calls: Counter[str] = Counter()
+        with counted_calls(store, calls):
+            assert len(values_of_batch(store, batch)) == 20
+        assert calls.total() <= 4, calls
+
+    def test_a_result_outlives_the_history(self, store: QueueStore, clock: FakeClock) -> None:
+        values, batch, ids = self.summed(store, 3)
+        clock.advance("1h")
+        store.driver.prune(older_than_us=60_000_000)
+        assert store.driver.history(Find(queue="work")) == []
+        assert values_of_batch(store, batch) == values[0]
+        result = store.queue("work").result(ids[2])
+        assert (result.state, result.value) == ("done", 2)
+        with pytest.raises(EntryNotFound):
+            store.queue("other").result(ids[2])
+        clock.advance("3d")
+        assert values_of_batch(store, batch) == {}
+        with pytest.raises(EntryNotFound):
+            store.queue("work").result(ids[2])
+        store.driver.reap(node="one")
+        assert store.driver.results(batch=batch) == store.driver.results() == []
+
+    def test_a_member_that_was_replayed_has_no_result_until_it_is_done_again(self, store: QueueStore) -> None:
+        _, batch, ids = self.summed(store, 3)
+        store.driver.replay(ids[:2])
+        store.driver.cancel(ids[:1])
+        assert values_of_batch(store, batch) == {ids[2]: 2}
+        drain(store)
+        assert values_of_batch(store, batch) == {ids[1]: 1, ids[2]: 2}
+
+    def summed(self, store: QueueStore, size: int) -> tuple[list[dict[str, Any]], str, list[str]]:
+        """A batch that is over: what the entry after it got, its id, and those of its members."""
+        work, then = store.queue("work", int), store.queue("then", str)
+        values: list[dict[str, Any]] = []
+        work.add_handler(lambda number: number, keep_result="2d")
+        then.add_handler(lambda text, ctx: values.append(ctx.before.results()))
+        with store.batch(then=(then, "sum")) as batch:
+            ids = batch.put_many(work, range(size))
+        drain(store)
+        return values, batch.id, ids
 
     def test_an_unknown_entry_has_no_result(self, store: QueueStore) -> None:
         with pytest.raises(EntryNotFound):

@@ -294,10 +294,10 @@ class MemoryDriver(Driver):
         with self._using() as state:
             return state.results.get(id_)
 
-    def results(self, *, after: str = "", limit: int = 1000) -> list[tuple[str, KeptResult]]:
+    def results(self, *, batch: str | None = None, after: str = "", limit: int = 1000) -> list[tuple[str, KeptResult]]:
         """What handlers returned, by the ids of the entries."""
         with self._using() as state:
-            return read.results(state, after, limit)
+            return read.results(state, batch, after, limit)
 
     def load_links(
         self, links: Sequence[Link], waits: Sequence[Wait], results: Sequence[tuple[str, KeptResult]] = ()

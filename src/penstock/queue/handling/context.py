@@ -14,7 +14,7 @@ from penstock.queue.checking import check_step
 from penstock.queue.entry import Entry, Lease
 from penstock.queue.options import LinkOptions, PutOptions, check_options
 from penstock.queue.protocol import Ending, Find, Link, NewEntry, NewEvent, On, Publisher, Step
-from penstock.queue.results import Progress, look, new_result, note_of
+from penstock.queue.results import Progress, new_result, note_of, values_of_batch
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -193,7 +193,7 @@ class Context(Generic[T]):
                 self.lease,
                 "done",
                 started_us=self.started_us,
-                result=new_result(result, kept_us, self.entry.generation),
+                result=new_result(result, kept_us, self.entry),
             )
         if self._puts is None and self._events is None and self._finish is NOT_ASKED:
             return Step((ending,))
@@ -230,9 +230,7 @@ class Before:
 
     def results(self) -> dict[str, Any]:
         """What the handlers of the batch's members returned, by id, as far as it is kept."""
-        rows = self._store.driver.history(Find(labels={LABEL: self._id}, states=("done",), limit=100_000))
-        results = {row.id: look(self._store, row.id) for row in rows}
-        return {id_: result.value for id_, result in results.items() if result.payload is not None}
+        return values_of_batch(self._store, self._id)
 
 
 def same_space(mine: Queue[Any], other: Queue[Any] | Publisher) -> None:

@@ -59,7 +59,7 @@ class Endings:
         self._over.append((live, state))
         if result is not None:
             self._results[live.body.id] = KeptResult(
-                live.generation, result.codec, self._now + result.kept_us, result.value
+                live.generation, result.codec, self._now + result.kept_us, result.value, live.body.queue, result.batch
             )
         if state == "dead":
             last = live.error if error is None else error

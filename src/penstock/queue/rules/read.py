@@ -183,6 +183,7 @@ def links(state: State, target: str | None, after: tuple[str, str], limit: int) 
     return heapq.nsmallest(limit, matching, key=lambda link: (link.source, link.target))
 
 
-def results(state: State, after: str, limit: int) -> list[tuple[str, KeptResult]]:
+def results(state: State, batch: str | None, after: str, limit: int) -> list[tuple[str, KeptResult]]:
     """What handlers returned, by the ids of the entries."""
-    return heapq.nsmallest(limit, (item for item in state.results.items() if item[0] > after), key=lambda item: item[0])
+    matching = (item for item in state.results.items() if item[0] > after and batch in (None, item[1].batch))
+    return heapq.nsmallest(limit, matching, key=lambda item: item[0])

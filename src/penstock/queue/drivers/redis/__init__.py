@@ -20,6 +20,7 @@ All keys of a space begin with its hash tag, ``{space}:``, and so lie in one slo
 - ``history``: records of attempts that ended together; ``history:<queue>``, ``trail:<id>``: where to find them;
 - ``dead``, ``dead:<queue>``, ``dead_all``: dead letters, by order of death; ``live:<queue>``: what lives, by sequence;
 - ``queues``: definitions and lanes; ``serving:<node>``, ``opening:<node>``, ``suspected:<node>``: queues with work;
+- ``links``, ``waits``, ``linked:<id>``: who waits for whom; ``results``, ``result_ends``, ``batch_results:<batch>``;
 - ``holds`` of unique ids, ``label:…`` indexes, ``locks:…``, ``receipts``, ``schedules``, ``subscriptions``, ``nodes``.
 """
 

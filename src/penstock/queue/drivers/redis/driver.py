@@ -435,9 +435,9 @@ class RedisDriver(Driver):
         fitting = (link for link in links if target in (None, link.target) and (link.source, link.target) > after)
         return list(itertools.islice(fitting, limit))
 
-    def results(self, *, after: str = "", limit: int = 1000) -> list[tuple[str, KeptResult]]:
+    def results(self, *, batch: str | None = None, after: str = "", limit: int = 1000) -> list[tuple[str, KeptResult]]:
         """What handlers returned, by the ids of the entries."""
-        results = serialization.read_results(self._look("results"))
+        results = serialization.read_results(self._look("results", batch=batch, after=after, limit=limit))
         return [item for item in results if item[0] > after][:limit]
 
     def load_links(

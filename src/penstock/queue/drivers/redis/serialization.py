@@ -242,13 +242,15 @@ def read_links(flat: list[bytes]) -> list[Link]:
 def read_result(text: bytes) -> KeptResult:
     """A result: the length of a packed list, the list, the value."""
     size = int.from_bytes(text[:4], "big")
-    generation, codec, until = msgspec.msgpack.decode(text[4 : 4 + size])
-    return KeptResult(generation, codec, int(until), text[4 + size :])
+    generation, codec, until, queue, batch = msgspec.msgpack.decode(text[4 : 4 + size])
+    return KeptResult(generation, codec, int(until), text[4 + size :], queue, batch or None)
 
 
 def write_result(result: KeptResult) -> bytes:
     """The same, to be stored."""
-    head = msgspec.msgpack.encode((result.generation, result.codec, result.until_us))
+    head = msgspec.msgpack.encode(
+        (result.generation, result.codec, result.until_us, result.queue, result.batch or False)
+    )
     return len(head).to_bytes(4, "big") + head + result.value
 
 

@@ -55,7 +55,8 @@ class _Group:
                 continue
             id_, result = row
             payloads.append(result.value)
-            results.append((id_, result.generation, result.codec, result.kept_us, ARGUMENTS_FROM + len(payloads) - 1))
+            at = ARGUMENTS_FROM + len(payloads) - 1
+            results.append((id_, result.generation, result.codec, result.kept_us, at, *_origin(result)))
         return first, self.claim, results
 
 
@@ -204,7 +205,13 @@ def _write_ending(ending: Ending, payloads: list[Any]) -> tuple[Any, ...]:
     if result is None:
         return write_ending(ending)
     payloads.append(result.value)
-    return (*write_ending(ending), (result.codec, result.kept_us, ARGUMENTS_FROM + len(payloads) - 1))
+    at = ARGUMENTS_FROM + len(payloads) - 1
+    return (*write_ending(ending), (result.codec, result.kept_us, at, *_origin(result)))
+
+
+def _origin(result: NewResult) -> tuple[str, str | bool]:
+    """Of which queue and batch the entry is."""
+    return result.queue, result.batch or False
 
 
 def _write_documents(documents: Sequence[DocumentWrite], payloads: list[Any]) -> list[Any]:

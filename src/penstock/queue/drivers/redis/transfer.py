@@ -114,6 +114,6 @@ def write_links(
     request = {
         "pieces": [], "holds": [], "links": [(link.source, link.target, link.on) for link in links],
         "waits": [msgspec.structs.astuple(wait) for wait in waits],
-        "results": [(id_, result.until_us) for id_, result in results],
+        "results": [(id_, result.until_us, result.batch or False) for id_, result in results],
     }  # fmt: skip
     return request, [write_result(result) for _, result in results]

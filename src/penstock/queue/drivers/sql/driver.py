@@ -402,9 +402,9 @@ class SqlDriver(Driver):
         """Links that are not consumed, by source and target."""
         return self._read(lambda session: read.links(session, target, after, limit))
 
-    def results(self, *, after: str = "", limit: int = 1000) -> list[tuple[str, KeptResult]]:
+    def results(self, *, batch: str | None = None, after: str = "", limit: int = 1000) -> list[tuple[str, KeptResult]]:
         """What handlers returned, by the ids of the entries."""
-        return self._read(lambda session: read.results(session, after, limit))
+        return self._read(lambda session: read.results(session, batch, after, limit))
 
     def load_links(
         self, links: Sequence[Link], waits: Sequence[Wait], results: Sequence[tuple[str, KeptResult]] = ()

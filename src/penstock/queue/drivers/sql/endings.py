@@ -220,6 +220,8 @@ def keep_results(session: Session, results: Sequence[tuple[str, NewResult]]) -> 
             codecs=[result.codec for _, result in results],
             untils=[session.now + result.kept_us for _, result in results],
             values=[result.value for _, result in results],
+            queues=[result.queue for _, result in results],
+            batches=[result.batch for _, result in results],
         )
 
 

@@ -124,7 +124,7 @@ def _results(endings: Sequence[Ending]) -> list[tuple[Any, ...]]:
     return [
         (
             ending.lease.ref.seq, ending.lease.entry, result.generation, result.codec, result.kept_us,
-            b64encode(result.value).decode(),
+            b64encode(result.value).decode(), result.queue, result.batch,
         )
         for ending in endings if (result := ending.result) is not None
     ]  # fmt: skip

@@ -266,6 +266,10 @@ def result(session: Session, id_: str) -> KeptResult | None:
     return None if row is None else KeptResult(*row)
 
 
-def results(session: Session, after: str, limit: int) -> list[tuple[str, KeptResult]]:
+def results(session: Session, batch: str | None, after: str, limit: int) -> list[tuple[str, KeptResult]]:
     """What handlers returned, by the ids of the entries."""
-    return [(id_, KeptResult(*columns)) for id_, *columns in session.rows("results", after=after, limit=limit)]
+    if batch is None:
+        rows = session.rows("results", after=after, limit=limit)
+    else:
+        rows = session.rows("results_of_batch", batch=batch, after=after, limit=limit)
+    return [(id_, KeptResult(*columns)) for id_, *columns in rows]

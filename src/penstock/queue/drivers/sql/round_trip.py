@@ -120,6 +120,8 @@ def _results(endings: Sequence[Ending]) -> dict[str, Any]:
         "result_codecs": numbers(codecs.index(result.codec) + 1 for _, result in rows),
         "lasting": numbers(result.kept_us for _, result in rows),
         "values": byte_strings(result.value for _, result in rows),
+        "result_queues": [result.queue for _, result in rows],
+        "batches": [result.batch for _, result in rows],
     }
 
 

@@ -100,6 +100,8 @@ def load_links(
             codecs=[result.codec for _, result in results],
             untils=[result.until_us for _, result in results],
             values=[result.value for _, result in results],
+            queues=[result.queue for _, result in results],
+            batches=[result.batch for _, result in results],
         )
 
 

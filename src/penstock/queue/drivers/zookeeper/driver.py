@@ -446,9 +446,9 @@ class ZookeeperDriver(Driver):
         """What a handler returned for an entry, if it is kept."""
         return self._space.read(lambda state: state.results.get(id_))
 
-    def results(self, *, after: str = "", limit: int = 1000) -> list[tuple[str, KeptResult]]:
+    def results(self, *, batch: str | None = None, after: str = "", limit: int = 1000) -> list[tuple[str, KeptResult]]:
         """What handlers returned, by the ids of the entries."""
-        return self._space.read(lambda state: read.results(state, after, limit))
+        return self._space.read(lambda state: read.results(state, batch, after, limit))
 
     def load_links(
         self, links: Sequence[Link], waits: Sequence[Wait], results: Sequence[tuple[str, KeptResult]] = ()

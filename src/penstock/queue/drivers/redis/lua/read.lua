@@ -567,7 +567,20 @@ function reads.links()
   return flat
 end
 
-function reads.results() return call('HGETALL', K.results) end
+function reads.results()
+  if not request.batch then return call('HGETALL', K.results) end
+  local from = request.after == '' and '-' or '(' .. request.after
+  local ids = call('ZRANGEBYLEX', K['batch_results:'] .. request.batch, from, '+', 'LIMIT', 0, request.limit)
+  local flat = {}
+  for i = 1, #ids do
+    local text = call('HGET', K.results, ids[i])
+    if text then
+      flat[#flat + 1] = ids[i]
+      flat[#flat + 1] = text
+    end
+  end
+  return flat
+end
 
 function reads.result() return { call('HGET', K.results, request.id) } end
 

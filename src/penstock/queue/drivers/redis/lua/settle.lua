@@ -1,7 +1,7 @@
 -- Settle: steps, each of endings, puts and events that happen together or not at all; documents; then the claim.
 --
 -- An ending is a list: id, sequence number (packed when it was looked at) or nil, token, outcome, start, due, delay,
--- error, result (codec, for how long, which argument) or nil.
+-- error, result (codec, for how long, which argument, queue, batch) or nil.
 
 local settle = {}
 
@@ -41,8 +41,8 @@ function settle.apply_ending(ending)
   if state == 'done' or state == 'dead' then
     history.finish(e, state, ending[8], ending[5], true)
     if ending[9] and state == 'done' then
-      local codec, lasting, at = unpack(ending[9], 1, 3)
-      outcome.keep({ e.id, e.generation, codec, lasting, at })
+      local codec, lasting, at, name, group = unpack(ending[9], 1, 5)
+      outcome.keep({ e.id, e.generation, codec, lasting, at, name, group })
     end
   else
     settle.give_back(e, ending)

@@ -97,6 +97,7 @@ local function load_all(keys, arguments)
   for i, one in ipairs(request.results or {}) do
     later('HSET', K.results, one[1], ARGS[2 + #request.pieces + i])
     later('ZADD', K.result_ends, format('%.0f', one[2]), one[1])
+    if one[3] then later('ZADD', K['batch_results:'] .. one[3], 0, one[1]) end
   end
   flush()
   ring()

@@ -249,10 +249,11 @@ STRAIGHT_JOIN {space}_claims c FORCE INDEX (PRIMARY) ON c.record = k.record WHER
 
 -- name: keep_results_of_held
 -- What handlers returned; a part of the message of settle_done, for the entries that it ends.
-REPLACE INTO {space}_results (id, generation, codec, until, value)
-SELECT g.id, g.generation, g.codec, @penstock_now + g.kept, from_base64(g.value)
+REPLACE INTO {space}_results (id, generation, codec, until, value, queue, batch)
+SELECT g.id, g.generation, g.codec, @penstock_now + g.kept, from_base64(g.value), g.queue, g.batch
 FROM json_table(%(results)s, '$[*]' COLUMNS (seq bigint PATH '$[0]', id varchar(64) PATH '$[1]', generation int PATH '$[2]',
-    codec varchar(64) PATH '$[3]', kept bigint PATH '$[4]', value longtext PATH '$[5]')) g
+    codec varchar(64) PATH '$[3]', kept bigint PATH '$[4]', value longtext PATH '$[5]', queue varchar(128) PATH '$[6]',
+    batch varchar(64) PATH '$[7]')) g
 STRAIGHT_JOIN {space}_held h FORCE INDEX (PRIMARY) ON h.seq = g.seq WHERE h.claim IN %(claims)s AND h.linked = 0
 
 -- name: claim_plain
@@ -968,14 +969,19 @@ DELETE w FROM {space}_waits w LEFT JOIN {space} b ON b.id = w.id WHERE w.needs =
 
 -- name: keep_results
 -- each
-REPLACE INTO {space}_results (id, generation, codec, until, value)
-VALUES (%(ids)s, %(generations)s, %(codecs)s, %(untils)s, %(values)s)
+REPLACE INTO {space}_results (id, generation, codec, until, value, queue, batch)
+VALUES (%(ids)s, %(generations)s, %(codecs)s, %(untils)s, %(values)s, %(queues)s, %(batches)s)
 
 -- name: result
-SELECT generation, codec, until, value FROM {space}_results WHERE id = %(id)s
+SELECT generation, codec, until, value, queue, batch FROM {space}_results WHERE id = %(id)s
 
 -- name: results
-SELECT id, generation, codec, until, value FROM {space}_results WHERE id > %(after)s ORDER BY id LIMIT %(limit)s
+SELECT id, generation, codec, until, value, queue, batch FROM {space}_results WHERE id > %(after)s
+ORDER BY id LIMIT %(limit)s
+
+-- name: results_of_batch
+SELECT id, generation, codec, until, value, queue, batch FROM {space}_results WHERE batch = %(batch)s AND id > %(after)s
+ORDER BY id LIMIT %(limit)s
 
 -- name: sweep_results
 DELETE FROM {space}_results WHERE until <= %(moment)s

@@ -241,13 +241,13 @@ past AS (
     JOIN unnest(%(seqs)s::bigint[], %(started)s::bigint[]) g (seq, started) ON g.seq = u.seq
     RETURNING body, generation),
 kept AS (
-    INSERT INTO {space}_results AS r (id, generation, codec, until, value)
-    SELECT b.id, p.generation, (%(codecs)s::text[])[g.codec], moment.now + g.lasting, g.value
-    FROM unnest(%(result_bodies)s::bigint[], %(result_codecs)s::int[], %(lasting)s::bigint[], %(values)s::bytea[])
-         g (body, codec, lasting, value)
+    INSERT INTO {space}_results AS r (id, generation, codec, until, value, queue, batch)
+    SELECT b.id, p.generation, (%(codecs)s::text[])[g.codec], moment.now + g.lasting, g.value, g.queue, g.batch
+    FROM unnest(%(result_bodies)s::bigint[], %(result_codecs)s::int[], %(lasting)s::bigint[], %(values)s::bytea[],
+                %(result_queues)s::text[], %(batches)s::text[]) g (body, codec, lasting, value, queue, batch)
     JOIN past p ON p.body = g.body JOIN {space} b ON b.body = g.body CROSS JOIN moment
     ON CONFLICT (id) DO UPDATE SET generation = excluded.generation, codec = excluded.codec, until = excluded.until,
-        value = excluded.value),
+        value = excluded.value, queue = excluded.queue, batch = excluded.batch),
 heads (priority, due, seq) AS (
     (SELECT * FROM (
         (SELECT x.priority, x.due, x.seq FROM {space}_ready x
@@ -920,16 +920,22 @@ DELETE FROM {space}_waits WHERE id = %(id)s AND needs = 0 AND NOT EXISTS (SELECT
 DELETE FROM {space}_waits w WHERE w.needs = 0 AND NOT EXISTS (SELECT 1 FROM {space} b WHERE b.id = w.id)
 
 -- name: keep_results
-INSERT INTO {space}_results AS r (id, generation, codec, until, value)
-SELECT * FROM unnest(%(ids)s::text[], %(generations)s::int[], %(codecs)s::text[], %(untils)s::bigint[], %(values)s::bytea[])
+INSERT INTO {space}_results AS r (id, generation, codec, until, value, queue, batch)
+SELECT * FROM unnest(%(ids)s::text[], %(generations)s::int[], %(codecs)s::text[], %(untils)s::bigint[], %(values)s::bytea[],
+                     %(queues)s::text[], %(batches)s::text[])
 ON CONFLICT (id) DO UPDATE SET generation = excluded.generation, codec = excluded.codec, until = excluded.until,
-    value = excluded.value
+    value = excluded.value, queue = excluded.queue, batch = excluded.batch
 
 -- name: result
-SELECT generation, codec, until, value FROM {space}_results WHERE id = %(id)s
+SELECT generation, codec, until, value, queue, batch FROM {space}_results WHERE id = %(id)s
 
 -- name: results
-SELECT id, generation, codec, until, value FROM {space}_results WHERE id > %(after)s ORDER BY id LIMIT %(limit)s
+SELECT id, generation, codec, until, value, queue, batch FROM {space}_results WHERE id > %(after)s
+ORDER BY id LIMIT %(limit)s
+
+-- name: results_of_batch
+SELECT id, generation, codec, until, value, queue, batch FROM {space}_results WHERE batch = %(batch)s AND id > %(after)s
+ORDER BY id LIMIT %(limit)s
 
 -- name: sweep_results
 DELETE FROM {space}_results WHERE until <= %(moment)s

@@ -850,16 +850,21 @@ DELETE FROM {space}_waits WHERE needs = 0 AND NOT EXISTS (SELECT 1 FROM {space} 
 
 -- name: keep_results
 -- each
-INSERT INTO {space}_results (id, generation, codec, until, value)
-VALUES (%(ids)s, %(generations)s, %(codecs)s, %(untils)s, %(values)s)
+INSERT INTO {space}_results (id, generation, codec, until, value, queue, batch)
+VALUES (%(ids)s, %(generations)s, %(codecs)s, %(untils)s, %(values)s, %(queues)s, %(batches)s)
 ON CONFLICT (id) DO UPDATE SET generation = excluded.generation, codec = excluded.codec, until = excluded.until,
-    value = excluded.value
+    value = excluded.value, queue = excluded.queue, batch = excluded.batch
 
 -- name: result
-SELECT generation, codec, until, value FROM {space}_results WHERE id = %(id)s
+SELECT generation, codec, until, value, queue, batch FROM {space}_results WHERE id = %(id)s
 
 -- name: results
-SELECT id, generation, codec, until, value FROM {space}_results WHERE id > %(after)s ORDER BY id LIMIT %(limit)s
+SELECT id, generation, codec, until, value, queue, batch FROM {space}_results WHERE id > %(after)s
+ORDER BY id LIMIT %(limit)s
+
+-- name: results_of_batch
+SELECT id, generation, codec, until, value, queue, batch FROM {space}_results WHERE batch = %(batch)s AND id > %(after)s
+ORDER BY id LIMIT %(limit)s
 
 -- name: sweep_results
 DELETE FROM {space}_results WHERE until <= %(moment)s

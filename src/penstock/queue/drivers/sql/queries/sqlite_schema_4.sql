@@ -28,6 +28,9 @@ CREATE TABLE IF NOT EXISTS {space}_results (
     generation INTEGER NOT NULL,
     codec TEXT NOT NULL,
     until INTEGER NOT NULL,
-    value BLOB NOT NULL
+    value BLOB NOT NULL,
+    queue TEXT NOT NULL,
+    batch TEXT  -- of which the entry was a member
 );
+CREATE INDEX IF NOT EXISTS {space}_results_batch ON {space}_results (batch, id) WHERE batch IS NOT NULL;
 CREATE INDEX IF NOT EXISTS {space}_results_until ON {space}_results (until);

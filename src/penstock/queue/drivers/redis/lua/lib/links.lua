@@ -249,24 +249,34 @@ end
 
 local outcome = {}
 
--- Id, generation, codec, for how long, and which argument is the value.
+-- Id, generation, codec, for how long, which argument is the value, queue, and batch or false.
 function outcome.keep(result)
-  local id, generation, codec, lasting, at = unpack(result, 1, 5)
+  local id, generation, codec, lasting, at, name, group = unpack(result, 1, 7)
   local ends = now + lasting
-  set(work.results, id, { ends, pack({ generation, codec, ends }), ARGS[at] })
+  set(work.results, id, { ends, pack({ generation, codec, ends, name, group }), ARGS[at], group })
 end
 
 function outcome.write()
   for id, kept in pairs(work.results) do
     later('HSET', K.results, id, spack('>I4', #kept[2]) .. kept[2] .. kept[3])
     later('ZADD', K.result_ends, format('%.0f', kept[1]), id)
+    if kept[4] then later('ZADD', K['batch_results:'] .. kept[4], 0, id) end
   end
   work.results = {}
+end
+
+function outcome.leave_batches(ids)
+  for i = 1, #ids do
+    local text = call('HGET', K.results, ids[i])
+    local group = text and decode(sub(text, 5, 4 + sunpack('>I4', text)))[5]
+    if group then later('ZREM', K['batch_results:'] .. group, ids[i]) end
+  end
 end
 
 function outcome.sweep(most)
   local old = call('ZRANGEBYSCORE', K.result_ends, '-inf', now, 'LIMIT', 0, most)
   if #old > 0 then
+    outcome.leave_batches(old)
     batch.run('HDEL', K.results, old)
     batch.run('ZREM', K.result_ends, old)
   end
