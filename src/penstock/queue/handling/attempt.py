@@ -9,7 +9,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock import failpoints
 from penstock.clock import Micros
@@ -34,6 +34,10 @@ from penstock.queue.handling.outcomes import (
 )
 from penstock.queue.protocol import Step
 from penstock.signals import Signals
+
+if TYPE_CHECKING:
+    # A worker without async handlers starts without it.
+    import asyncio
 
 logger = logging.getLogger("penstock.queue.worker")
 
@@ -65,8 +69,8 @@ class Attempt:
     """Runs once. ``step`` is what to settle: None if ``ctx.finish()`` has done so."""
 
     __slots__ = (
-        "_around", "_is_over", "_layers", "_lock", "_thread", "call", "context", "handler", "late", "on_late",
-        "seconds", "step",
+        "_around", "_is_cancelled", "_is_over", "_layers", "_lock", "_task", "_thread", "call", "context", "handler",
+        "late", "on_late", "seconds", "step",
     )  # fmt: skip
 
     def __init__(self, handler: Handler, entry: Entry[Any], around: Surroundings, layers: tuple[Layer, ...]) -> None:
@@ -79,6 +83,8 @@ class Attempt:
         self._lock: threading.Lock | None = None
         self._is_over = False  # whether somebody has begun to conclude it
         self._thread = 0
+        self._task: asyncio.Task[Any] | None = None  # in which an async handler runs
+        self._is_cancelled = False
         # Between two replies the store's time is an estimate, and a little late: nothing starts before it is claimed.
         started_us = around.now() if entry.lease is None else max(around.now(), entry.lease.claimed_us)
         self.context: Context[Any] = Context(handler, with_traceback(entry), started_us)
@@ -124,12 +130,27 @@ class Attempt:
             return
         begin = time.perf_counter()
         try:
-            result = await call_in_loop(self._layers, self.context, self._call_async)
+            result = await self._run_layers()
             self._measure(begin)
             self.step = await self._beside(self._returned, result)
         except BaseException as error:
             self._measure(begin)
             self.step = await self._beside(self._raised, error)
+
+    async def _run_layers(self) -> Any:
+        import asyncio
+
+        self._task = asyncio.current_task()
+        try:
+            return await call_in_loop(self._layers, self.context, self._call_async)
+        finally:
+            self._task = None  # what follows is not to be interrupted
+
+    def cancel(self) -> None:
+        """Cancel an async handler whose lease is lost; in its loop."""
+        if self._task is not None and not self.context.finished:
+            self._is_cancelled = True
+            self._task.cancel()
 
     @property
     def is_late(self) -> bool:
@@ -251,7 +272,12 @@ class Attempt:
         except PenstockError:
             # Nobody can say now what became of ctx.finish(); a failure never counts where it was committed.
             step = failure(self.context, error, self._around.rng)
-        if step is not None and step.endings[0].outcome != "done":
+        if self._is_cancelled:
+            entry = self.context.entry
+            logger.info(
+                "handler %s was cancelled: entry %s is not this worker's any more", self.handler.title, entry.id
+            )
+        elif step is not None and step.endings[0].outcome != "done":
             shown = None if isinstance(error, Outcome) else error
             log_outcome(self.context, step.endings[0], error_text(error), shown)
         return step

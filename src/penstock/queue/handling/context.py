@@ -98,6 +98,16 @@ class Context(Generic[T]):
         return self.entry.labels.get(LABEL)
 
     @property
+    def cancelled(self) -> bool:
+        """Whether the outcome will not count: the entry was cancelled, the lease lost, or the time limit is over.
+
+        A lease that is lost shows at the next heartbeat, after a third of its duration. An async handler is cancelled
+        then.
+        """
+        lost = self.handler.queue.store.driver.heartbeat.has_lost(self.lease)
+        return self.is_cut_short or (lost and not self.finished)
+
+    @property
     def before(self) -> Before:
         """What this entry has waited for; asks the store."""
         return Before(self.handler.queue.store, self.entry.id)

@@ -30,6 +30,7 @@ class Heartbeat:
         self._driver = driver
         self._held: dict[str, tuple[Lease, Micros, float, Callable[[Lease], None] | None, BeforeBeat | None]] = {}
         self._change = threading.Condition()
+        self._lost: set[tuple[str, str]] = set()  # entry and token of leases that are lost, until they are dropped
         self._notes: dict[str, DocumentWrite] = {}
         self._thread: threading.Thread | None = None
         self._stopped = False
@@ -63,6 +64,12 @@ class Heartbeat:
             known = self._held.get(lease.entry)
             if known is not None and known[0].token == lease.token:
                 del self._held[lease.entry]
+            if self._lost:
+                self._lost.discard((lease.entry, lease.token))
+
+    def has_lost(self, lease: Lease) -> bool:
+        """Whether a beat has found that the store does not know this lease any more."""
+        return (lease.entry, lease.token) in self._lost
 
     def note(self, write: DocumentWrite) -> None:
         """Write a document with the next beat. Of several with one name, the last is written."""
@@ -124,13 +131,19 @@ class Heartbeat:
                 self._later(leases, lease_us, now + min(1.0, lease_us / SECOND / 3))
             for lease, end in zip(leases, ends, strict=False):
                 if end is None:
-                    lost = self._held.get(lease.entry)
-                    if lost is not None and lost[0] is lease:
-                        self._held.pop(lease.entry, None)
-                        if lost[3] is not None:
-                            lost[3](lease)
+                    self._lose(lease)
             if ends:
                 self._later(leases, lease_us, now + lease_us / SECOND / 3)
+
+    def _lose(self, lease: Lease) -> None:
+        known = self._held.get(lease.entry)
+        if known is None or known[0] is not lease:
+            return
+        self._lost.add((lease.entry, lease.token))
+        if self._held.pop(lease.entry, None) is None:
+            self._lost.discard((lease.entry, lease.token))  # it was dropped at this moment
+        elif known[3] is not None:
+            known[3](lease)
 
     def _later(self, leases: list[Lease], lease_us: Micros, when: float) -> None:
         for lease in leases:

@@ -327,7 +327,7 @@ class Loop:
     def hold(self, entries: list[Entry[Any]]) -> None:
         """Keep the leases of these alive."""
         leases = [entry.lease for entry in entries if entry.lease is not None]
-        self.store.driver.heartbeat.hold(leases, self._lease_us, before_beat=self._give_back_held_up)
+        self.store.driver.heartbeat.hold(leases, self._lease_us, self.pools.lease_lost, self._give_back_held_up)
 
     def _give_back_held_up(self) -> None:
         self.give_back(self.pools.take_held_up(self._lease_us / SECOND / 6))

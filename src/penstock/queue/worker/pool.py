@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from penstock.clock import SECOND, Micros
-from penstock.queue.entry import Entry
+from penstock.queue.entry import Entry, Lease
 from penstock.queue.handling.attempt import Attempt, Surroundings
 from penstock.queue.handling.handler import Handler
 from penstock.queue.handling.middleware import Layer, Middleware, layers_of
@@ -163,6 +163,9 @@ class HandlerPool(ABC):
 
     def wake(self) -> None:  # noqa: B027 - only slots sleep
         """Let idle slots notice that the worker is stopping."""
+
+    def lease_lost(self, lease: Lease) -> None:  # noqa: B027 - a thread cannot be cancelled
+        """Cancel the handler that runs under this lease: its outcome will not count."""
 
     def close(self) -> None:  # noqa: B027 - an executor is its owner's to close
         """Let go of threads and loops."""

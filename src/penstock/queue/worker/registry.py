@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.queue.entry import Entry
+from penstock.queue.entry import Entry, Lease
 from penstock.queue.handling.handler import Handler
 from penstock.queue.protocol import Source
 from penstock.queue.queues import QueueStore
@@ -64,6 +64,11 @@ class PoolRegistry:
             pool.close()
         self._pools.clear()
         self._retired.clear()
+
+    def lease_lost(self, lease: Lease) -> None:
+        """A heartbeat has found that somebody else ended an entry, or has it: what still runs here may stop."""
+        for pool in self.all():
+            pool.lease_lost(lease)
 
     # --- asking ------------------------------------------------------------------------------------
 

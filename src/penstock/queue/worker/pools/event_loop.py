@@ -6,7 +6,8 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Any
 
-from penstock.queue.entry import Entry
+from penstock.queue.entry import Entry, Lease
+from penstock.queue.handling.attempt import Attempt
 from penstock.queue.handling.handler import Handler
 from penstock.queue.worker.pool import HandlerPool, Shared
 
@@ -26,6 +27,7 @@ class LoopPool(HandlerPool):
         self._loop = shared.loop
         self._waiting: dict[str, Entry[Any]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._attempts: dict[tuple[str, str], Attempt] = {}  # that run, by entry and token
         self._limit = asyncio.Semaphore(handler.concurrency)
         self._last_start = time.perf_counter()
 
@@ -56,6 +58,13 @@ class LoopPool(HandlerPool):
                 back.append(entry)
         return back
 
+    def lease_lost(self, lease: Lease) -> None:
+        """Cancel the handler that runs under this lease: its outcome will not count."""
+        attempt = self._attempts.get((lease.entry, lease.token))
+        if attempt is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon(attempt.cancel)
+
     def close(self) -> None:
         """Cancel what still runs."""
         if self._tasks:
@@ -79,6 +88,11 @@ class LoopPool(HandlerPool):
                 return
             self._last_start = time.perf_counter()
             attempt = self._attempt(entry)
-            await attempt.run_in_loop()
+            lease = attempt.context.lease
+            self._attempts[lease.entry, lease.token] = attempt
+            try:
+                await attempt.run_in_loop()
+            finally:
+                del self._attempts[lease.entry, lease.token]
             self._measure(attempt)
             self._ended(entry, attempt, hurry=True)
