@@ -1,9 +1,6 @@
 """What child processes play with batches when a worker runs: it ends the members, or the maker dies between parts."""
 
 import json
-import os
-import signal
-import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -13,6 +10,7 @@ from tests.crash.driver import write_tally
 
 from penstock import Context, QueueStore, Reaper, Reject, Retry, Worker
 from penstock.queue.protocol import Find
+from penstock.queue.worker.shutdown import until_asked
 
 MEMBERS = 20
 CLAIM = 8  # so a round trip settles several members, and a batch takes several claims
@@ -55,23 +53,20 @@ def handle_members(store: QueueStore, play: str) -> None:
 
 
 def work_on(folder: Path) -> None:
-    """The scene that is killed: a worker in the background ends all members, then SIGTERM stops it."""
+    """The scene that is killed: a worker in the background ends all members, or until SIGTERM stops it."""
     play = json.loads((folder / "batch").read_text())["play"]
     store, clock = opened(folder)
     clock.advance("2m")  # whatever a killed worker had in hand can be reaped
     handle_members(store, play)
     worker = Worker(store, lease=LEASE, poll="20ms", batch=CLAIM, reaper=Reaper(store, keep_history=None))
-    threading.Thread(target=_terminate_when_over, args=(store,), daemon=True).start()
-    worker.run()
+    deadline = time.monotonic() + 60
+    with until_asked(5) as asked:  # as Worker.run() does
+        worker.start()
+        while not asked.wait(0.02) and store.queue("work", int).counts().live:
+            assert time.monotonic() < deadline, "the worker did not get through"
+        worker.stop()
     write_tally("whole")
     store.close()
-
-
-def _terminate_when_over(store: QueueStore) -> None:
-    deadline = time.monotonic() + 60
-    while store.queue("work", int).counts().live and time.monotonic() < deadline:
-        time.sleep(0.01)
-    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def afterlife(folder: Path) -> None:
