@@ -18,7 +18,7 @@ from penstock.queue import results
 from penstock.queue import unit as sync_unit
 from penstock.queue.entry import Entry
 from penstock.queue.handling.handler import DEFAULT_RETRY
-from penstock.queue.options import LinkOptions, ManyLinkOptions, PutOptions, QueueOptions
+from penstock.queue.options import LinkOptions, ManyLinkOptions, ManyOptions, PutOptions, QueueOptions
 from penstock.queue.protocol import On, PutResult
 from penstock.queue.results import Result
 from penstock.signals import Signals
@@ -80,9 +80,9 @@ class QueueStore(Awaited):
         twin = self.sync.batch(_sync_pair(then), on=on, inside=outer, within=within, **options)
         return Batch(twin, self.limiter)
 
-    async def chain(self, *steps: tuple[Queue[Any], Any], **options: Unpack[PutOptions]) -> list[str]:
-        """Put entries of which each is held until the one before is done. Returns their ids."""
-        return await in_thread(self.limiter, lambda: self.sync.chain(*map(_sync_pair, steps), **options))
+    async def chain(self, *steps: tuple[Queue[Any], Any], on: On = "done", **options: Unpack[ManyOptions]) -> list[str]:
+        """Put entries of which each is held until the one before is done, or has ended. Returns their ids."""
+        return await in_thread(self.limiter, lambda: self.sync.chain(*map(_sync_pair, steps), on=on, **options))
 
     def unit(self, *, lease: Duration = "60s") -> UnitOfWork:
         """Start a unit of work, in an ``async with`` block."""

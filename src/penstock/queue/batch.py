@@ -241,8 +241,10 @@ class Batch:
             index += 1
 
 
-def chain(store: QueueStore, steps: Sequence[tuple[Queue[Any], Any]], options: ManyOptions) -> list[str]:
-    """Put entries of which each waits until the one before is done. Returns their ids."""
+def chain(
+    store: QueueStore, steps: Sequence[tuple[Queue[Any], Any]], options: ManyOptions, *, on: On = "done"
+) -> list[str]:
+    """Put entries of which each waits for the one before. Returns their ids."""
     # An option such as after= would take the place of the links between the steps.
     check_options(options, "chain", ManyOptions)
     if not steps:
@@ -251,7 +253,8 @@ def chain(store: QueueStore, steps: Sequence[tuple[Queue[Any], Any]], options: M
     links: list[Link] = []
     for step in steps:
         queue, value = check_pair(step, "a step of a chain", store)
-        entry, own = linked_entry(queue, value, options, after=[entries[-1].id] if entries else [])
+        linking: LinkOptions = {**options, "on": on}  # type: ignore[typeddict-item]
+        entry, own = linked_entry(queue, value, linking, after=[entries[-1].id] if entries else [])
         entries.append(entry)
         links += own
     store.driver.commit(Step(puts=tuple(entries), links=tuple(links)))

@@ -89,12 +89,14 @@ class QueueStore:
         """
         return Batch(self, then, on=on, inside=inside, within=within, **options)
 
-    def chain(self, *steps: tuple[Queue[Any], Any], **options: Unpack[ManyOptions]) -> list[str]:
-        """Put entries of which each is held until the one before is done. Returns their ids. The options hold for all.
+    def chain(self, *steps: tuple[Queue[Any], Any], on: On = "done", **options: Unpack[ManyOptions]) -> list[str]:
+        """Put entries of which each is held until the one before is done, or has ended. Returns their ids.
+
+        The options hold for all.
 
         >>> store.chain((resize, image), (upload, image), (notify, user))
         """
-        return chain(self, steps, options)
+        return chain(self, steps, options, on=on)
 
     # --- looking over all queues ---------------------------------------------------------------------
 

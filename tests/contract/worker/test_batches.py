@@ -20,7 +20,7 @@ from penstock.queue import results
 from penstock.queue.batch import LABEL, batch_status, cancel_batch
 from penstock.queue.entry import HELD, Unique
 from penstock.queue.held import orphans, reasons
-from penstock.queue.protocol import Ending, Find, Step, Wait
+from penstock.queue.protocol import Ending, Find, On, Step, Wait
 from penstock.queue.queues import QueueStore
 from penstock.queue.results import new_result, values_of_batch
 from penstock.testing import FakeClock
@@ -479,6 +479,37 @@ class TestChains(Contract):
         drain(store)
         assert order == ["a", "b", "c"]
 
+    @pytest.mark.parametrize(
+        ("how", "on", "state"),
+        [
+            ("dead", "done", "held"), ("dead", "ended", "waiting"),
+            ("cancelled", "done", "cancelled"), ("cancelled", "ended", "waiting"),
+        ],
+    )  # fmt: skip
+    def test_each_waits_until_the_one_before_is_done_or_has_ended(
+        self, store: QueueStore, how: str, on: On, state: str
+    ) -> None:
+        first, second = store.queue("first", str), store.queue("second", str)
+        ids = store.chain((first, "a"), (second, "b"), (second, "c"), on=on)
+        if how == "dead":
+            end_entry(store, take_one(store, "first"), "dead")
+        else:
+            store.driver.cancel(ids[:1])
+        last = "held" if state == "waiting" else state
+        assert [second.result(id_).state for id_ in ids[1:]] == [state, last]
+        if state == "waiting":
+            drained: list[str] = []
+            second.add_handler(drained.append)
+            drain(store)
+            assert drained == ["b", "c"]
+
+    @pytest.mark.parametrize("on", ["never", None, 1])
+    def test_a_chain_knows_what_to_wait_for(self, store: QueueStore, on: Any) -> None:
+        queue = store.queue("first", str)
+        with pytest.raises(BadInput, match="on="):
+            store.chain((queue, "a"), (queue, "b"), on=on)
+        assert queue.counts().live == 0
+
     def test_a_chain_of_nothing_is_refused(self, store: QueueStore) -> None:
         with pytest.raises(BadInput, match="chain of nothing"):
             store.chain()
@@ -694,7 +725,7 @@ class TestAsync(Contract):
             async with store.batch(then=(work, 10)) as batch:
                 batch.put(work, 1)
                 batch.put(work, 2)
-            ids = await store.chain((work, 3), (work, 4))
+            ids = await store.chain((work, 3), (work, 4), on="ended")
             worker = aio.Worker(store)
             async with worker:
                 assert (await work.result(batch.id, timeout="60s")).value == 20
