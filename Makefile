@@ -71,7 +71,7 @@ faults:  ## the long fault campaign: servers and processes killed, frozen, cut o
 	@tools/install_kafka.sh spark-kafka
 	@tools/install_kafka.sh hdfs
 	@tools/install_pyspark.sh .venv
-	@$(PY) -m pytest -m faults tests/faults tests/crash tests/spark tests/packaging tests/contract/stream -rA $(ARGS)
+	@$(PY) -m pytest -m faults tests/faults tests/crash tests/spark tests/packaging tests/contract/stream tests/contract/queue -rA $(ARGS)
 
 docs:  ## build the documentation into site/
 	@tools/setup.sh .venv docs

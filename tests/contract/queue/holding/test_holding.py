@@ -26,7 +26,7 @@ from tests.contract.queue.asking import (
 from penstock.clock import FakeClock
 from penstock.errors import BadInput, Conflict, EntryNotFound, LeaseLost, NotHeld, StoreFull
 from penstock.queue.entry import HistoryRow, Unique
-from penstock.queue.protocol import Changes, Find, Link, NewEntry, NewResult, On, Step, Wait
+from penstock.queue.protocol import Changes, Find, Link, NewEntry, NewResult, On, Step, StepDone, Wait
 from penstock.queue.queues import QueueStore
 from penstock.queue.transfer import Copy
 
@@ -306,6 +306,31 @@ class TestEndings(Holding):
         replayed = next(entry for entry in take(store, "work") if entry.id == done)
         end(store, replayed)
         assert wait_of(store, target) == Wait(target, 1, done=1)
+
+    def test_what_a_settlement_releases_is_there_for_its_claim_or_the_next(self, store: QueueStore) -> None:
+        """As a worker does it: successes of several batches, and a claim, in one call."""
+        first, members = batch(store, 3)
+        late, _ = batch(store, 2)
+        shared, delayed = new("then"), new("then", delay_us=MINUTE)
+        ons: list[tuple[NewEntry, On]] = [(shared, "ended"), (delayed, "done")]
+        for target, on in ons:
+            store.driver.commit(Step(puts=(target,), links=(Link(members[0], target.id, on),)))
+        entries = take(store, "work")
+        assert len(entries) == 5
+        steps = [Step((ending(entry),)) for entry in entries[:4]]
+        reply = store.driver.settle(steps, request(store, "then"))
+        assert [isinstance(result, StepDone) for result in reply.results] == [True] * 4
+        claimed = {entry.id for entry in (*reply.claimed.entries, *take(store, "then"))}
+        assert claimed == {first, shared.id}
+        assert [wait_of(store, id_) for id_ in (first, shared.id, delayed.id, late)] == [
+            Wait(first, 0, done=3), Wait(shared.id, 0, done=1), Wait(delayed.id, 0, done=1), Wait(late, 1, done=1)
+        ]  # fmt: skip
+        assert (state_of(store, delayed.id), state_of(store, late)) == ("waiting", "held")
+        again = store.driver.settle([Step((ending(entries[3]),))], request(store, "then"))
+        assert isinstance(again.results[0], LeaseLost)
+        store.driver.settle([Step((ending(entries[4]),))], request(store, "work"))
+        assert take_one(store, "then").id == late
+        assert store.driver.links() == []
 
     def test_a_purged_dead_letter_cancels_what_waits_for_it(self, store: QueueStore) -> None:
         target, _ = batch(store, 1)
