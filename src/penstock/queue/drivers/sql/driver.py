@@ -174,12 +174,17 @@ class SqlDriver(Driver):
             if isinstance(self.server, PlainEnding) and steps and settle.are_plain(steps):
                 return self._end_plain(self.server, steps)
             return None
-        if not is_plain(claim) or not settle.are_plain(steps, keeps_results=self.server.trips_keep_results):
+        server = self.server
+        if not is_plain(claim) or not settle.are_plain(
+            steps, keeps_results=server.trips_keep_results, consumes_links=server.trips_consume_links
+        ):
             return None
         trip = self._transactions.alone(
-            lambda session: self.server.round_trip(session, steps, claim, self._rotation.hints, self._bell.rings),
+            lambda session: server.round_trip(session, steps, claim, self._rotation.hints, self._bell.rings),
             look=not steps,  # a worker that settles has just used its connection, and finds out by repeating
         )
+        if trip.rings:
+            self._bell.ring()
         if trip.settled is None and trip.claimed is not None:
             return Settled([StepDone()] * len(steps), trip.claimed, trip.now)
         return self._finish_trip(trip, steps, claim)

@@ -92,6 +92,7 @@ class MysqlServer:
     overlaps_round_trips = False  # the second would wait for the locks of the first
     joins_trips = False  # its messages end the transaction they are in
     trips_keep_results = True
+    trips_consume_links = True
 
     driver = "PyMySQL"
     joins_async = False

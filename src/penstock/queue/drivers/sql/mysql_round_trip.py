@@ -17,7 +17,7 @@ from penstock.queue.drivers.sql.round_trip import MOST_ATTEMPTS, WHOLE_LOOK_CLAI
 from penstock.queue.drivers.sql.rows import Ref, is_linked, read_map, write_map
 from penstock.queue.drivers.sql.session import Session
 from penstock.queue.drivers.sql.statements import Catalogue
-from penstock.queue.entry import Entry, Lease
+from penstock.queue.entry import HELD, Entry, Lease
 from penstock.queue.protocol import Claimed, ClaimRequest, Ending, NewEntry, PutResult, Step
 
 _NO_VALUE, _TAKEN = 1048, 1062
@@ -29,10 +29,16 @@ def add_round_trips(catalogue: Catalogue) -> None:
     claim: Any = catalogue.statements["claim_plain"]
     begin: Any = catalogue.dialect.statement("START TRANSACTION")
     keep: Any = catalogue.statements["keep_results_of_held"]
+    consume: Any = catalogue.statements["consume_links_of_held"]
+    # These look at what is held, so they come before it is let go.
     counted = next(place for place, part in enumerate(settle.parts, 1) if "@penstock_settled" in part.text)
-    catalogue.add("settle_and_claim", Script(settle.parts + claim.parts))
-    settle_and_keep = settle.parts[:counted] + keep.parts + settle.parts[counted:]
-    catalogue.add("settle_keep_and_claim", Script(settle_and_keep + claim.parts))
+    for name, between in (
+        ("settle_and_claim", ()),
+        ("settle_keep_and_claim", keep.parts),
+        ("settle_consume_and_claim", consume.parts),
+        ("settle_keep_consume_and_claim", keep.parts + consume.parts),
+    ):
+        catalogue.add(name, Script((*settle.parts[:counted], *between, *settle.parts[counted:], *claim.parts)))
     catalogue.add("only_claim", Script(begin.parts + claim.parts))
 
 
@@ -87,10 +93,11 @@ def round_trip(
     endings = [step.endings[0] for step in steps]
     refs: list[Ref] = [ending.lease.ref for ending in endings]
     results = _results(endings)
-    settling = "settle_keep_and_claim" if results else "settle_and_claim"
+    linked = [(ending.lease.ref.seq, ending.lease.entry) for ending in endings if ending.lease.ref.linked]
+    settling = f"settle{'_keep' if results else ''}{'_consume' if linked else ''}_and_claim"
     try:
         rows = session.rows(
-            settling if steps else "only_claim", now=session.fixed_now, results=results,
+            settling if steps else "only_claim", now=session.fixed_now, results=results, linked=linked, held=HELD,
             claims=list({ref.claim for ref in refs}), seqs=[ref.seq for ref in refs],
             endings=[(ending.lease.ref.seq, ending.started_us) for ending in endings],
             queue=source.name, node=claim.node, limit=limit, max_attempts=source.attempts,
@@ -104,19 +111,22 @@ def round_trip(
         # An entry needs a closer look: nothing of the message happened.
         session.execute("ROLLBACK")
         return Trip(set() if steps else None, None, session.now)
-    now, number, several, ended, bodies, next_at = rows[0][:6]
+    now, number, several, ended, bodies, next_at, released = rows[0][:7]
+    if linked:
+        failpoints.point("links.consumed")
+    rang = bool(linked and released)
     failpoints.point("claim.leased")
     settled = None if not steps or ended == len(steps) else set(msgspec.json.decode(bodies or "[]"))
     if number is None or several:
-        return Trip(settled, None, now)
-    taken = [] if rows[0][6] is None else sorted((row[6:] for row in rows), key=lambda row: (row[5], row[0]))
+        return Trip(settled, None, now, rang)
+    taken = [] if rows[0][7] is None else sorted((row[7:] for row in rows), key=lambda row: (row[5], row[0]))
     entries = _entries(taken, source.name, claim, now)
     if len(entries) == limit:
         hints[source.name] = _hint_after(entries[-1], hint, rings)
     # Where less than all was looked at, it is looked at next.
     soon = bool(entries or steps or hint is not None)
     next_us = now if soon else next_at
-    return Trip(settled, Claimed(entries, next_us), now)
+    return Trip(settled, Claimed(entries, next_us), now, rang)
 
 
 def _results(endings: Sequence[Ending]) -> list[tuple[Any, ...]]:

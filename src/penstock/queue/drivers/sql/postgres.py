@@ -111,6 +111,7 @@ class PostgresServer:
     overlaps_round_trips = True  # one computes while the other waits for the disk
     joins_trips = True
     trips_keep_results = True
+    trips_consume_links = False
 
     driver = "psycopg"
     joins_async = True

@@ -61,6 +61,7 @@ class Trip(msgspec.Struct):
     settled: set[int] | None  # bodies of what was ended, or None for all
     claimed: Claimed | None
     now: Micros
+    rings: bool = False  # whether what it ended has released something
 
 
 def is_plain(claim: ClaimRequest) -> bool:

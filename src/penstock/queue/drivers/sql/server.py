@@ -20,6 +20,7 @@ class Server(Protocol):
     overlaps_round_trips: bool
     joins_trips: bool  # whether a round trip may be part of a transaction that does more
     trips_keep_results: bool  # whether a round trip also keeps what handlers returned
+    trips_consume_links: bool  # whether a round trip also releases what waits for successes
 
     @property
     def transactions(self) -> Runner:

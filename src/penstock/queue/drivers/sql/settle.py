@@ -39,16 +39,17 @@ def is_success(step: Step) -> bool:
     )
 
 
-def is_plain(step: Step, *, keeps_results: bool) -> bool:
+def is_plain(step: Step, *, keeps_results: bool, consumes_links: bool) -> bool:
     """Whether the fast path can settle this success."""
-    if not is_success(step) or step.endings[0].lease.ref.linked:
+    if not is_success(step) or (step.endings[0].lease.ref.linked and not consumes_links):
         return False
     return keeps_results or step.endings[0].result is None
 
 
-def are_plain(steps: Sequence[Step], *, keeps_results: bool = False) -> bool:
+def are_plain(steps: Sequence[Step], *, keeps_results: bool = False, consumes_links: bool = False) -> bool:
     """Whether all are plain, each of another entry: of two endings of one entry only the first may happen."""
-    return all(is_plain(step, keeps_results=keeps_results) for step in steps) and are_distinct(steps)
+    plain = (is_plain(step, keeps_results=keeps_results, consumes_links=consumes_links) for step in steps)
+    return all(plain) and are_distinct(steps)
 
 
 def are_distinct(steps: Sequence[Step]) -> bool:

@@ -117,6 +117,7 @@ class SqliteServer:
     overlaps_round_trips = False  # a file has one writer
     joins_trips = True
     trips_keep_results = False
+    trips_consume_links = False
 
     def __init__(self, location: Location, clock: Clock) -> None:
         """Open or create the file."""

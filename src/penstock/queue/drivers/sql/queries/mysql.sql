@@ -256,6 +256,47 @@ FROM json_table(%(results)s, '$[*]' COLUMNS (seq bigint PATH '$[0]', id varchar(
     batch varchar(64) PATH '$[7]')) g
 STRAIGHT_JOIN {space}_held h FORCE INDEX (PRIMARY) ON h.seq = g.seq WHERE h.claim IN %(claims)s AND h.linked = 0
 
+-- name: consume_links_of_held
+-- The links of successes; a part of the message of settle_done, for the entries that it ends.
+--
+-- 1. The links are locked, then what the targets need, in the order of their ids, as everybody does.
+-- 2. They are counted and dropped.
+-- 3. What needs nothing any more is released where it is still held, and the bell rings. What a forgotten entry needed is
+--    forgotten, too.
+SELECT json_arrayagg(json_array(l.source, l.target, l.kind)) INTO @penstock_links FROM (
+    SELECT l.source, l.target, l.kind
+    FROM json_table(%(linked)s, '$[*]' COLUMNS (seq bigint PATH '$[0]', id varchar(64) PATH '$[1]')) g
+    STRAIGHT_JOIN {space}_held h FORCE INDEX (PRIMARY) ON h.seq = g.seq
+    STRAIGHT_JOIN {space}_links l FORCE INDEX (PRIMARY) ON l.source = g.id
+    WHERE h.claim IN %(claims)s AND h.linked = 0 FOR UPDATE) l;
+SELECT json_arrayagg(g.target) INTO @penstock_targets FROM (
+    SELECT DISTINCT g.target FROM json_table(coalesce(@penstock_links, '[]'), '$[*]' COLUMNS (target varchar(64) PATH '$[1]')) g
+    ORDER BY g.target LIMIT 1000000) g;
+SELECT json_arrayagg(w.id) INTO @penstock_targets FROM (
+    SELECT w.id FROM json_table(coalesce(@penstock_targets, '[]'), '$[*]' COLUMNS (target varchar(64) PATH '$')) g
+    STRAIGHT_JOIN {space}_waits w FORCE INDEX (PRIMARY) ON w.id = g.target FOR UPDATE) w;
+SELECT json_arrayagg(json_array(g.target, g.consumed, g.done)) INTO @penstock_counts FROM (
+    SELECT g.target, count(*) AS consumed, sum(g.kind <> 'open') AS done
+    FROM json_table(coalesce(@penstock_links, '[]'), '$[*]' COLUMNS (target varchar(64) PATH '$[1]', kind varchar(8) PATH '$[2]')) g
+    GROUP BY g.target) g;
+UPDATE json_table(coalesce(@penstock_counts, '[]'), '$[*]' COLUMNS (id varchar(64) PATH '$[0]', consumed int PATH '$[1]',
+                  done int PATH '$[2]')) g
+STRAIGHT_JOIN {space}_waits w FORCE INDEX (PRIMARY) ON w.id = g.id SET w.needs = w.needs - g.consumed, w.done = w.done + g.done;
+DELETE l FROM json_table(coalesce(@penstock_links, '[]'), '$[*]' COLUMNS (source varchar(64) PATH '$[0]',
+                         target varchar(64) PATH '$[1]')) g
+STRAIGHT_JOIN {space}_links l FORCE INDEX (PRIMARY) ON l.source = g.source AND l.target = g.target;
+SELECT json_arrayagg(if(b.body IS NULL, w.id, NULL)), json_arrayagg(json_array(coalesce(b.seq, b.body), b.first_due))
+INTO @penstock_forgotten, @penstock_released
+FROM json_table(coalesce(@penstock_targets, '[]'), '$[*]' COLUMNS (id varchar(64) PATH '$')) g
+STRAIGHT_JOIN {space}_waits w FORCE INDEX (PRIMARY) ON w.id = g.id
+LEFT JOIN {space} b FORCE INDEX (id) ON b.id = w.id AND b.version = 0 WHERE w.needs = 0;
+UPDATE json_table(coalesce(@penstock_released, '[]'), '$[*]' COLUMNS (seq bigint PATH '$[0]', due bigint PATH '$[1]')) g
+STRAIGHT_JOIN {space}_ready r FORCE INDEX (PRIMARY) ON r.seq = g.seq
+SET r.due = greatest(g.due, @penstock_now), r.at = greatest(g.due, @penstock_now) WHERE r.due = %(held)s;
+DELETE w FROM json_table(coalesce(@penstock_forgotten, '[]'), '$[*]' COLUMNS (id varchar(64) PATH '$')) g
+STRAIGHT_JOIN {space}_waits w FORCE INDEX (PRIMARY) ON w.id = g.id WHERE w.needs = 0;
+INSERT INTO {space}_bell (number) SELECT NULL FROM dual WHERE @penstock_released IS NOT NULL
+
 -- name: claim_plain
 -- Claims the next entries of one plain queue.
 --
@@ -300,7 +341,7 @@ DELETE r FROM {space}_held h FORCE INDEX (claim) STRAIGHT_JOIN {space}_ready r F
 WHERE h.claim = if(@penstock_urgency IS NULL, NULL, %(claim)s);
 COMMIT;
 SELECT @penstock_now, @penstock_number, @penstock_several, @penstock_settled, @penstock_bodies,
-       if(@penstock_first_at > @penstock_now, @penstock_first_at, NULL),
+       if(@penstock_first_at > @penstock_now, @penstock_first_at, NULL), @penstock_released IS NOT NULL,
        h.seq, h.body, b.id, b.priority, b.created, h.due, b.first_due, h.generation, h.attempt, h.fence, h.error, b.labels,
        b.headers, b.unique_key, b.unique_mode, b.expires, b.codec, b.type, b.payload
 FROM (SELECT 1) o LEFT JOIN {space}_held h FORCE INDEX (claim) ON h.claim = %(claim)s
