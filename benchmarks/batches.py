@@ -1,20 +1,25 @@
 """What batches, chains and results cost: each bar as a ratio of interleaved runs on one store.
 
-python -m benchmarks.batches [--quick] [sqlite postgres redis mysql zookeeper]
+python -m benchmarks.batches [--quick] [--old SOURCE-FOLDER] [sqlite postgres redis mysql zookeeper]
 
 batch    time of a batch of N until its callback ran, over N plain entries drained
 chain    time of a chain of 100 until its end, over 100 entries of which each is put when the one before has ended
 results  CPU of a drain with kept results, over the same without
+memory   by how much the peak of a process grows that puts and drains a batch, and with plain entries: no bar
+plain    with --old: CPU of entries without links, over the same with the source of another checkout; pairs of processes
 """
 
 from __future__ import annotations
 
+import os
 import statistics
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from tools import servers
@@ -24,6 +29,8 @@ from penstock import QueueStore, Worker, open_queues
 from penstock.ids import new_nonce
 
 QUICK = "--quick" in sys.argv
+OLD = sys.argv[sys.argv.index("--old") + 1] if "--old" in sys.argv else None
+OLD_PAIRS = 3 if QUICK else 15
 PAIRS = 3 if QUICK else 7
 ENTRIES = 2_000 if QUICK else 10_000
 CHAIN = 100
@@ -36,6 +43,8 @@ TITLES = {
 }  # fmt: skip
 MOST = {"zookeeper": 2_000}  # entries that a queue there may hold, with room
 BARS = {"batch": 1.3, "chain": 1.2, "results": 1.1}
+PLAIN_BAR = 1.01
+NOTES: list[str] = []  # what has no bar
 
 
 def nothing(value: int) -> None:
@@ -134,26 +143,70 @@ def by_hand(store: QueueStore) -> float:
 
 
 @contextmanager
-def opened(name: str) -> Iterator[QueueStore]:
-    """A store on a durable server, or in a file."""
+def served(name: str) -> Iterator[str]:
+    """The URL of a store on a durable server, or in a file."""
     kind = STORES[name]
     if kind is None:
-        with folder() as path, open_queues(f"sqlite:///{path.absolute()}/batches.db") as store:
-            yield store
+        with folder() as path:
+            yield f"sqlite:///{path.absolute()}/batches.db"
         return
     server = kind(durable=True).start()
     try:
-        with open_queues(server.url) as store:
-            yield store
+        yield server.url
     finally:
         server.close()
+
+
+def own_process(source: str, kind: str, count: int, url: str) -> tuple[float, float]:
+    """CPU per entry and growth of memory of one run in a process of its own, with the source of a checkout."""
+    run = subprocess.run(
+        [sys.executable, "-m", "benchmarks.plain", kind, str(count), url],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join((source, str(Path.cwd())))},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    cpu_us, megabytes = map(float, run.stdout.split())
+    return cpu_us, megabytes
+
+
+def memory(name: str, count: int, url: str) -> None:
+    """How much memory a batch takes, as a note."""
+    grown = {kind: own_process(str(Path.cwd() / "src"), kind, count, url)[1] for kind in ("plain", "batch")}
+    batch_mb, plain_mb = grown["batch"], grown["plain"]
+    NOTES.append(
+        f"{TITLES[name]}: peak of memory with a batch of {count:,} +{batch_mb:.0f} MB, plain +{plain_mb:.0f} MB"
+    )
+
+
+def against_old(name: str, count: int, url: str) -> Bar:
+    """Entries without links, with this source and another one; each space is new, and who comes first changes."""
+    ratios = []
+    for pair in range(OLD_PAIRS):
+        cpu: dict[bool, float] = {}
+        for is_old in (pair % 2 == 0, pair % 2 == 1):
+            source = str(Path(OLD or "").absolute()) if is_old else str(Path.cwd() / "src")
+            own = f"{url}{'&' if '?' in url else '?'}space=s{new_nonce()}"
+            cpu[is_old] = own_process(source, "plain", count, own)[0]
+        ratios.append(cpu[False] / cpu[True])
+    ratio = statistics.median(ratios)
+    return Bar(
+        f"{TITLES[name]}: entries without links vs the other source, CPU of the worker, {OLD_PAIRS} pairs",
+        f"at most {PLAIN_BAR}x", f"{ratio:.3f}x ({min(ratios):.2f} to {max(ratios):.2f})", ratio <= PLAIN_BAR,
+    )  # fmt: skip
 
 
 def measure(name: str) -> list[Bar]:
     """The bars of one store."""
     count = min(ENTRIES, MOST.get(name, ENTRIES))
+    with served(name) as url:
+        bars = ratios_of(name, count, url)
+        memory(name, count, url)
+        return bars if OLD is None else [*bars, against_old(name, count, url)]
+
+
+def ratios_of(name: str, count: int, url: str) -> list[Bar]:
+    """The bars that are ratios within one process."""
     ratios: dict[str, list[float]] = {bar: [] for bar in BARS}
-    with opened(name) as store:
+    with open_queues(url) as store:
         plain(store, 1000), batch(store, 1000), chain(store), by_hand(store)
         for _ in range(PAIRS):
             seconds, cpu = plain(store, count)
@@ -180,7 +233,7 @@ def main() -> int:
     print(f"Conditions: {conditions()}", flush=True)
     wanted = [name for name in STORES if name in sys.argv] or list(STORES)
     bars = [bar for name in wanted for bar in measure(name)]
-    return 0 if report("Batches, chains and results", bars, [f"medians of {PAIRS} pairs"]) else 1
+    return 0 if report("Batches, chains and results", bars, [f"medians of {PAIRS} pairs", *NOTES]) else 1
 
 
 if __name__ == "__main__":
