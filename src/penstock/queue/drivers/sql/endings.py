@@ -236,14 +236,17 @@ def consume(session: Session, ends: dict[str, str], follow: Follow | None = None
 
 def consume_done(session: Session, sources: list[str]) -> None:
     """The same for entries that are done, with one statement where the database can do so much in one."""
-    if not session.knows("consume_done"):
-        consume(session, dict.fromkeys(sources, "done"))
-        return
-    waits = [Wait(*row) for row in session.rows("consume_done", sources=sources)]
+    links = Links(session)
+    if session.knows("consume_done"):
+        waits = [Wait(*row) for row in session.rows("consume_done", sources=sources)]
+    else:
+        counts = session.rows("links_of_done", sources=sources)
+        session.change("drop_links", sources=sources, dead=[""])
+        waits = links.count([Wait(target, -consumed, done) for target, consumed, done in counts])
     failpoints.point("links.consumed")
     released = sorted(wait.id for wait in waits if wait.needs == 0)
     if released:
-        Links(session).release(released)
+        links.release(released)
 
 
 class Links:
@@ -309,8 +312,8 @@ class Links:
 
     def count(self, changes: Sequence[Wait]) -> list[Wait]:
         """Add to what entries need and have counted."""
-        if len(changes) == 1:
-            return [self.count_one(changes[0])]
+        if len(changes) < 2:
+            return [self.count_one(change) for change in changes]
         columns = _wait_columns(changes)
         # In the order of their ids, as everybody does: nobody waits for one who waits for him.
         known = {id_ for (id_,) in self._session.rows("lock_waits", ids=columns["ids"])}

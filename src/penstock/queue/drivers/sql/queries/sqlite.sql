@@ -765,6 +765,11 @@ SELECT value FROM {space}_meta WHERE name = 'schema'
 
 -- === links ==============================================================================================================
 
+-- name: links_of_done
+-- What waits for entries that are done: how many links that uses up, and how many of them its tally counts.
+SELECT target, count(*), sum(kind <> 'open') FROM {space}_links
+WHERE source IN (SELECT value FROM json_each(%(sources)s)) GROUP BY +target ORDER BY +target
+
 -- name: links_from
 SELECT source, target, kind FROM {space}_links WHERE source IN (SELECT value FROM json_each(%(sources)s))
 
