@@ -117,6 +117,7 @@ class CircuitGuard:
         else:
             outcome = result if error is None else error
             says_nothing = isinstance(outcome, Snooze | Reject) or outcome in (Snooze, Reject)
+            says_nothing = says_nothing or (isinstance(error, asyncio.CancelledError) and ctx.cancelled)
             ok = None if says_nothing else error is None and result is not False and not _is_outcome(result)
         entry = ctx.entry
         ctx.add_verdict(self.breaker, (entered.circuit, entered.id or entry.id, ok, entry.queue, entered.permit))

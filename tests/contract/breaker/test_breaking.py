@@ -134,6 +134,28 @@ class TestBreaking(Contract):
         view = breaker.circuit("crm")
         assert (view.failures, view.successes) == (1, 1)
 
+    def test_a_handler_that_is_cancelled_because_its_entry_was_says_nothing(self, store: QueueStore) -> None:
+        breaker, queue = Breaker(store, config()), store.queue("q", int)
+        started, ended = threading.Semaphore(0), threading.Semaphore(0)
+
+        async def hang(number: int) -> None:
+            started.release()
+            try:
+                await asyncio.sleep(PATIENCE)
+            finally:
+                ended.release()
+
+        queue.add_handler(hang, breaker=breaker.guard("crm"), concurrency=6)
+        worker = Worker(store, lease="150ms", poll="20ms").start()
+        try:
+            ids = [put.id for put in queue.put_many(range(6))]
+            assert all(started.acquire(timeout=PATIENCE) for _ in ids)
+            store.driver.cancel(ids, force=True)
+            assert all(ended.acquire(timeout=PATIENCE) for _ in ids)
+        finally:
+            worker.stop()
+        assert breaker.circuit("crm").state == "closed"
+
     def test_a_probe_that_says_nothing_gives_its_permit_back(self, store: QueueStore, clock: FakeClock) -> None:
         breaker, queue = Breaker(store, config()), store.queue("q")
         answers: list[Any] = [Snooze("1h"), Reject("bad"), None]
