@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from tests.contract.queue.asking import PATIENCE, Contract
+from tests.contract.queue.asking import PATIENCE, Contract, lease_of, put, take_one
 
 from penstock import Context, QueueStore, Retry, Worker
 from penstock.queue.batch import batch_status
@@ -129,6 +129,25 @@ class TestCancelled(Contract):
             wait_for(handler.seen, 1)
         assert handler.seen == [(1, False)]
         assert states(store) == [("done", 1)]
+
+
+class TestClaimedAgain(Contract):
+    def test_a_lease_is_lost_when_the_same_process_claims_the_entry_again(
+        self, store: QueueStore, clock: FakeClock
+    ) -> None:
+        put(store, "work")
+        heartbeat, lost = store.driver.heartbeat, []
+        first = lease_of(take_one(store, "work", lease="1m"))
+        heartbeat.hold([first], 60_000_000, lost.append)
+        clock.advance("2m")
+        store.driver.reap(node="other")
+        second = lease_of(take_one(store, "work"))
+        for _ in range(2):  # a claim may be repeated
+            heartbeat.hold([second], 60_000_000, lost.append)
+        assert lost == [first]
+        assert (heartbeat.has_lost(first), heartbeat.has_lost(second)) == (True, False)
+        heartbeat.drop([first, second])
+        assert not heartbeat.has_lost(first)
 
 
 class TestGoingOn(Contract):

@@ -49,8 +49,12 @@ class Heartbeat:
         next_beat = time.monotonic() + lease_us / SECOND / 3
         with self._change:
             # Leases come in batches with the same duration, so this loop is all the cost the hot path pays.
+            held = self._held
             for lease in leases:
-                self._held[lease.entry] = (lease, lease_us, next_beat, on_lost, before_beat)
+                known = held.get(lease.entry)
+                if known is not None and known[0].token != lease.token:
+                    self._lose(known[0])  # it was claimed again
+                held[lease.entry] = (lease, lease_us, next_beat, on_lost, before_beat)
             self._start()
 
     def _start(self) -> None:
