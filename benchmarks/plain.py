@@ -1,18 +1,18 @@
 """One run of the benchmark of batches in a process of its own; prints microseconds of CPU per entry, and megabytes.
 
-python -m benchmarks.plain plain|batch COUNT [URL]
+python -m benchmarks.plain plain|batch|results COUNT [URL]
 
-Entries without links are put and drained, or as many that are a batch; without a URL in a file. The second figure is by
-how much the peak of memory grew. It uses only what earlier versions have too, so that it can run with the source of
-another checkout.
+Entries without links are put and drained, or as many that are a batch, or whose results are kept; without a URL in a
+file. The second figure is by how much the peak of memory grew. It uses only what earlier versions have too, so that it
+can run with the source of another checkout.
 """
 
 from __future__ import annotations
 
 import gc
-import resource
 import sys
 import threading
+from pathlib import Path
 
 import penstock
 from benchmarks.measure import folder, timed
@@ -21,23 +21,24 @@ from penstock.ids import new_nonce
 WARM = 1000
 
 
-def drained(store: penstock.QueueStore, count: int, *, batch: bool) -> float:
+def drained(store: penstock.QueueStore, kind: str, count: int) -> float:
     """CPU per entry of a worker that handles so many, in microseconds."""
     queue = store.queue(f"q{new_nonce()}", int)
     left, ended = count, threading.Event()
 
-    def handle(value: int) -> None:
+    def handle(value: int) -> int | None:
         nonlocal left
         left -= 1
         if left <= 0:
             ended.set()
+        return 1 if kind == "results" else None
 
-    if batch:
+    if kind == "batch":
         with store.batch(then=(queue, -1)) as members:
             members.put_many(queue, range(count - 1))
     else:
         queue.put_many(range(count), chunk=5000)
-    queue.add_handler(handle, concurrency=1)
+    queue.add_handler(handle, concurrency=1, keep_result="1h" if kind == "results" else None)
 
     def work() -> None:
         worker = penstock.Worker(store).start()
@@ -51,19 +52,19 @@ def drained(store: penstock.QueueStore, count: int, *, batch: bool) -> float:
 
 
 def peak() -> float:
-    """The most memory that this process has had, in megabytes."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    """The most memory that this process has had, in megabytes; what getrusage() says begins with its parent's."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) / 1024
 
 
 def main() -> None:
     """Print what one run took."""
     kind, count, *url = sys.argv[1:]
-    batch = kind == "batch"
     with folder() as path, penstock.open_queues(*url or [f"sqlite:///{path.absolute() / 'plain.db'}"]) as store:
-        drained(store, WARM, batch=batch)
+        drained(store, kind, WARM)
         gc.collect()
         before = peak()
-        print(drained(store, int(count), batch=batch), peak() - before)
+        print(drained(store, kind, int(count)), peak() - before)
 
 
 if __name__ == "__main__":
