@@ -69,7 +69,7 @@ class Attempt:
     """Runs once. ``step`` is what to settle: None if ``ctx.finish()`` has done so."""
 
     __slots__ = (
-        "_around", "_is_cancelled", "_is_over", "_layers", "_lock", "_task", "_thread", "call", "context", "handler",
+        "_around", "_is_over", "_layers", "_lock", "_task", "_thread", "call", "context", "handler",
         "late", "on_late", "seconds", "step",
     )  # fmt: skip
 
@@ -84,7 +84,6 @@ class Attempt:
         self._is_over = False  # whether somebody has begun to conclude it
         self._thread = 0
         self._task: asyncio.Task[Any] | None = None  # in which an async handler runs
-        self._is_cancelled = False
         # Between two replies the store's time is an estimate, and a little late: nothing starts before it is claimed.
         started_us = around.now() if entry.lease is None else max(around.now(), entry.lease.claimed_us)
         self.context: Context[Any] = Context(handler, with_traceback(entry), started_us)
@@ -149,7 +148,6 @@ class Attempt:
     def cancel(self) -> None:
         """Cancel an async handler whose lease is lost; in its loop."""
         if self._task is not None and not self.context.finished:
-            self._is_cancelled = True
             self._task.cancel()
 
     @property
@@ -272,7 +270,7 @@ class Attempt:
         except PenstockError:
             # Nobody can say now what became of ctx.finish(); a failure never counts where it was committed.
             step = failure(self.context, error, self._around.rng)
-        if self._is_cancelled:
+        if self._was_cancelled(error):
             entry = self.context.entry
             logger.info(
                 "handler %s was cancelled: entry %s is not this worker's any more", self.handler.title, entry.id
@@ -281,6 +279,14 @@ class Attempt:
             shown = None if isinstance(error, Outcome) else error
             log_outcome(self.context, step.endings[0], error_text(error), shown)
         return step
+
+    def _was_cancelled(self, error: BaseException) -> bool:
+        """Whether the handler ended because its lease was lost."""
+        if not self.handler.is_async:
+            return False
+        import asyncio
+
+        return isinstance(error, asyncio.CancelledError) and self.context.cancelled
 
     async def _beside(self, conclude: Callable[[Any], Step | None], outcome: Any) -> Step | None:
         """Conclude; in a thread if the store has to be asked, so that the loop goes on meanwhile."""

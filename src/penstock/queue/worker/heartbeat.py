@@ -64,12 +64,13 @@ class Heartbeat:
 
     def drop(self, leases: Iterable[Lease]) -> None:
         """Stop keeping these leases. Another lease on the same entry is kept."""
+        held, lost = self._held, self._lost
         for lease in leases:
-            known = self._held.get(lease.entry)
+            known = held.get(lease.entry)
             if known is not None and known[0].token == lease.token:
-                del self._held[lease.entry]
-            if self._lost:
-                self._lost.discard((lease.entry, lease.token))
+                del held[lease.entry]
+            if lost:
+                lost.discard((lease.entry, lease.token))
 
     def has_lost(self, lease: Lease) -> bool:
         """Whether a beat has found that the store does not know this lease any more."""
