@@ -468,10 +468,7 @@ class Driver(ABC):
         return None
 
     def results(self, *, batch: str | None = None, after: str = "", limit: int = 1000) -> list[tuple[str, KeptResult]]:
-        """What handlers returned, or those of the members of a batch, by the ids of the entries.
-
-        Some may have outlived their time.
-        """
+        """What handlers returned, or those of a batch's members, by entry. Some may have outlived their time."""
         return []
 
     def load_links(
