@@ -378,7 +378,7 @@ def test_an_open_page_says_that_its_store_is_away_and_goes_on_when_it_is_back(
         wire.down = True
         wire.cut_all()
         notices = page.locator("#notices")
-        notices.get_by_text("it goes on by itself when the store is back").wait_for()
+        notices.get_by_text("it continues by itself when the store is back").wait_for()
         assert notices.get_by_role("link", name="Try again").is_visible()
         assert ready.inner_text() == before, "what was there stays"
         opened = open_page()

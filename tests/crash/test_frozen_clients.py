@@ -1,4 +1,4 @@
-"""Clients of PostgreSQL and MariaDB that are frozen inside a transaction: others go on, and nothing happens twice."""
+"""Clients of PostgreSQL and MariaDB that are frozen inside a transaction: the others continue, and nothing happens twice."""
 
 import json
 import signal

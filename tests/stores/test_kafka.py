@@ -179,7 +179,7 @@ def test_keys_go_where_kafkas_own_clients_send_them(open_logs: Open, broker: Any
 
 @pytest.fixture
 def held() -> Iterator[Callable[[], tuple[threading.Event, threading.Event]]]:
-    """Stops the next transaction just before its commit: an event that says so, and one that lets it go on."""
+    """Stops the next transaction just before its commit: an event that says so, and one that lets it continue."""
     goes_on = threading.Event()
 
     def arm() -> tuple[threading.Event, threading.Event]:
@@ -206,7 +206,7 @@ def commit(store: LogStore, log: str, value: int, **options: Any) -> None:
 
 
 def test_transactions_do_not_wait_for_each_other(open_logs: Open, held: Any) -> None:
-    """Tasks of a runner share a store; the commit of one takes its time, and the others go on."""
+    """Tasks of a runner share a store; the commit of one takes its time, and the others continue."""
     store = open_logs()
     store.create("slow")
     store.create("quick")

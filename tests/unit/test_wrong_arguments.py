@@ -30,7 +30,7 @@ def test_labels_that_are_none(store: QueueStore, labels: Any) -> None:
 
 @pytest.mark.parametrize("values", ["abc", b"abc"])
 def test_a_text_is_no_list_of_values(store: QueueStore, values: Any) -> None:
-    with pytest.raises(BadInput, match="one value") as caught:
+    with pytest.raises(BadInput, match="a single value") as caught:
         store.queue("q").put_many(values)
     assert "put()" in caught.value.hint
     assert store.queue("q").counts().live == 0

@@ -2,7 +2,7 @@
 
 The queues of the target are locked by the holder ``adopt`` until both sides have the same counts and checksums. Ids are
 derived from what the seed calls its things, and everything is carried in one fixed order in small atomic loads; so an
-adoption that was killed is started again, compares what is there, and goes on behind it. The source is only read: stop
+adoption that was killed is started again, compares what is there, and continues behind it. The source is only read: stop
 whoever works there first, for a source that changes meanwhile is refused.
 """
 

@@ -243,7 +243,7 @@ def lock(
     reason: Annotated[str, typer.Option(help="Why, for people who look at it.")] = "",
     create: Annotated[bool, typer.Option("--create", help="Also a queue that does not exist yet.")] = False,
 ) -> None:
-    """Stop claims from a queue; work in hand goes on."""
+    """Stop claims from a queue; work in hand continues."""
     with open_existing(url) as store:
         queue = store.queue(read_name(name))
         if not queue.exists() and not create:

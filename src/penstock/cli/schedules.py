@@ -101,7 +101,7 @@ def pause(name: Name, url: Url) -> None:
 
 @app.command()
 def resume(name: Name, url: Url) -> None:
-    """Let a paused schedule go on, from its next time on."""
+    """Resume a paused schedule, from its next time on."""
     with open_existing(url) as store:
         if not _there(store, name).is_paused:
             typer.echo(f"{name} is not paused")

@@ -258,7 +258,7 @@ def _foot(view: View, error: str) -> Text:
         return Text(f"the store did not answer: {error}", style="red")
     if view.is_typing:
         return Text(f"/{view.filter}_   Enter keeps it, Esc clears it", style="bold")
-    held = "   held: space goes on" if view.is_held else ""
+    held = "   held: space continues" if view.is_held else ""
     filtered = f"   only *{view.filter}*: Esc shows all" if view.filter else ""
     return Text(f"{KEYS}{filtered}{held}", style="dim")
 

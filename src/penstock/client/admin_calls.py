@@ -53,7 +53,7 @@ def pause_schedule(name: str) -> Call[answers.Schedule]:
 
 
 def resume_schedule(name: str) -> Call[answers.Schedule]:
-    """Let a paused schedule go on, from its next time on."""
+    """Resume a paused schedule, from its next time on."""
     return Call("POST", f"{_schedule(name)}/resume", json_reader(answers.Schedule), repeatable=True)
 
 
@@ -103,7 +103,7 @@ def groups(log: str) -> Call[answers.Items[str]]:
 def reset_group(
     log: str, group: str, *, offsets: dict[int, int] | None = None, time: datetime | None = None
 ) -> Call[answers.GroupLag]:
-    """Set where a group goes on: offsets by partition, or a time for all partitions."""
+    """Set where a group continues: offsets by partition, or a time for all partitions."""
     body: Json = {} if offsets is None else {"offsets": {str(index): offset for index, offset in offsets.items()}}
     body |= {} if time is None else {"time": time_text(time)}
     path = f"{log_path(log)}/groups/{path_part(group)}"

@@ -235,7 +235,7 @@ class LogDriver(ABC):
     def check_open(self) -> None:
         """Raise ``Closed`` if the store was closed."""
         if self.closed:
-            raise Closed(f"{self.name} was closed.", hint="Open it again to go on.")
+            raise Closed(f"{self.name} was closed.", hint="Open it again to continue.")
 
     def log_not_found(self, name: str) -> LogNotFound:
         """The error for a log that does not exist."""

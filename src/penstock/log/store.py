@@ -409,7 +409,7 @@ class LogStore:
                 self._open.add(opened)
                 return
         opened.close()
-        raise Closed(f"{self.name} was closed.", hint="Open it again to go on.")
+        raise Closed(f"{self.name} was closed.", hint="Open it again to continue.")
 
     def unregister(self, opened: Any) -> None:
         """Forget an appender or tailer that was closed."""

@@ -3,7 +3,7 @@
 An entry that waits for others is *held*. Each of the others has a link to it, and the step in which one of them ends
 consumes that link: the held entry needs one less, and its tally counts how the other ended. At zero it is released.
 
-- ``done`` always consumes; ``dead`` only a link with ``on="ended"``: dead means not yet, for a replay goes on.
+- ``done`` always consumes; ``dead`` only a link with ``on="ended"``: dead means not yet, for a replay continues.
 - ``cancelled`` and ``expired`` always consume; with ``on="done"`` the held entry is then cancelled, too, and so on
   downwards: they mean never.
 

@@ -122,7 +122,7 @@ def check_flag(flag: bool, what: str) -> bool:
 
 
 def check_seq(seq: int) -> int:
-    """Where a listing goes on."""
+    """Where a listing continues."""
     if isinstance(seq, bool) or not isinstance(seq, int) or not -(1 << 63) <= seq < 1 << 63:
         raise BadInput(f"after={seq!r} is not a place in a listing.", hint="Give the seq of the last one you have.")
     return seq

@@ -394,7 +394,7 @@ class TransferRow(msgspec.Struct, kw_only=True):
     """
 
     part: Part
-    seq: int  # the sequence number where it comes from: its order, and where to go on
+    seq: int  # the sequence number where it comes from: its order, and where to continue
     id: str
     queue: str
     state: Any

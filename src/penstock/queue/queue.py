@@ -336,7 +336,7 @@ class Queue(Generic[T]):
         limit: int = 1000,
         connection: Any = None,
     ) -> list[Entry[T]]:
-        """Live entries in the order they were put. ``after`` (an entry's ``seq``) goes on where a call ended."""
+        """Live entries in the order they were put. ``after`` (an entry's ``seq``) continues where a call ended."""
         where = self._where(
             labels=labels or {}, states=read_state(state, State), from_us=_micros(due_from),
             before_us=_micros(due_before), after=after, limit=limit,
@@ -471,7 +471,7 @@ class Queue(Generic[T]):
         delete_queue(self.store, self.name)
 
     def lock(self, *, holder: str = OPERATOR, reason: str = "") -> None:
-        """Stop claims from this queue until this holder unlocks it. Work in hand goes on."""
+        """Stop claims from this queue until this holder unlocks it. Work in hand continues."""
         self._one("lock")
         self.store.driver.lock(self.name, check_name(holder, kind="holder"), check_reason(reason))
 
@@ -575,7 +575,7 @@ class Queue(Generic[T]):
         return handler
 
     def remove_handler(self) -> bool:
-        """Stop handling this queue. Returns whether it was handled. Work in hand goes on, later entries wait."""
+        """Stop handling this queue. Returns whether it was handled. Work in hand continues, later entries wait."""
         removed = self._handlers().pop((self.name, self.is_family), None)
         if self._store is not None:
             self._store.driver.wake()

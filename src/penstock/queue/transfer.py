@@ -2,7 +2,7 @@
 
 The queues of both sides are locked by the holder ``copy`` while it runs, so nothing is handed out on either side; work
 in hand is waited for. Everything is carried in the order of its sequence, in small atomic loads, so a copy that was
-killed is simply started again: it compares what is there, goes on behind it, and opens the target only when both sides
+killed is simply started again: it compares what is there, continues behind it, and opens the target only when both sides
 have the same counts and checksums. The source stays locked, for nothing may be done twice.
 """
 
@@ -134,7 +134,7 @@ class Copy:
                 break
         else:
             raise Conflict(
-                f"{self.source.name} goes on changing while it is copied.",
+                f"{self.source.name} keeps changing while it is copied.",
                 hint="Stop what puts, cancels or prunes there (also the reapers of idle workers); then start again.",
             )
         failpoints.point("copy.verified")

@@ -120,7 +120,7 @@ class Groups(BaseModel):
 
 
 class Reset(Body):
-    """Where a group shall go on: offsets by partition, or a time for all partitions."""
+    """Where a group shall continue: offsets by partition, or a time for all partitions."""
 
     offsets: dict[int, int] | None = None
     time: Moment | None = None

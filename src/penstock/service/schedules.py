@@ -89,7 +89,7 @@ def pause(request: Request, key: Admin, name: Name) -> Response:
 
 @router.post("/schedules/{name}/resume", response_model=ScheduleView, responses=responses(404))
 def resume(request: Request, key: Admin, name: Name) -> Response:
-    """Let a paused schedule go on, from its next time on."""
+    """Resume a paused schedule, from its next time on."""
     before = _seen(request, key, name)
     after = resume_schedule(store_of(request), name)
     record(request, key, ("resuming of schedule", name), _text(before), _text(after))

@@ -103,7 +103,7 @@ class Sliding(msgspec.Struct, frozen=True):
 
 
 class Session(msgspec.Struct, frozen=True):
-    """Windows that go on as long as records of the key come at most ``gap`` after each other.
+    """Windows that last as long as records of the key come at most ``gap`` after each other.
 
     As in Flink, Spark and Kafka Streams, a record exactly ``gap`` after the last one still belongs to the session. A
     session ends ``gap`` after its last record.

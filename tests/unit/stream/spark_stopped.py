@@ -51,7 +51,7 @@ def main() -> None:
 
     def strike(name: str) -> None:
         if name == point and next(passed) == int(times):
-            # To this thread: one that is sent to the process lets it go on for a moment, into the next lock.
+            # To this thread: one that is sent to the process lets it continue for a moment, into the next lock.
             signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
     with penstock.open_logs(url) as store:

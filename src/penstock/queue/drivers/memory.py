@@ -105,7 +105,7 @@ class MemoryDriver(Driver):
 
     def _check_open(self) -> None:
         if self.closed:
-            raise StoreUnavailable(f"{self.name} was closed.", hint="Open it again to go on.")
+            raise StoreUnavailable(f"{self.name} was closed.", hint="Open it again to continue.")
 
     def now(self) -> Micros:
         """The clock's time if it is a fake one, else this host's."""

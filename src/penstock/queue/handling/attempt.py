@@ -211,7 +211,7 @@ class Attempt:
             raise  # one of the handler's own
 
     def _cut_short(self) -> None:
-        """End the attempt as failed when its time is over, although the handler's thread goes on."""
+        """End the attempt as failed when its time is over, although the handler's thread is still running."""
         if not self._is_first(late=True):
             return
         error = self._too_late("the thread is still running and holds its slot until it returns")
@@ -289,7 +289,7 @@ class Attempt:
         return isinstance(error, asyncio.CancelledError) and self.context.cancelled
 
     async def _beside(self, conclude: Callable[[Any], Step | None], outcome: Any) -> Step | None:
-        """Conclude; in a thread if the store has to be asked, so that the loop goes on meanwhile."""
+        """Conclude; in a thread if the store has to be asked, so that the loop continues meanwhile."""
         if self.context.finished:
             import asyncio
 

@@ -14,7 +14,7 @@ event_loop   the loop that a worker's async handlers share
 suspects     entries whose last worker vanished run alone
 verdicts     what middleware has learnt, written with the round trip
 outage       logs that the store does not answer
-heartbeat    keeps leases alive while work goes on
+heartbeat    keeps leases alive while work continues
 presence     tells the store that a worker lives, what it serves and how busy it is
 figures      what workers did, minute by minute
 maintenance  Reaper: takes back run-out leases, fires schedules, prunes history

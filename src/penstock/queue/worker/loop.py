@@ -410,7 +410,7 @@ class Loop:
             self.pump.call()
 
     def half_is_done(self) -> None:
-        """Let the pump make the next round trip while the slots go on, where that wins time.
+        """Let the pump make the next round trip while the slots continue, where that wins time.
 
         The store is a server that works on several at once, and this machine has a core for the pump. With one for
         everything, the slots are quicker alone.

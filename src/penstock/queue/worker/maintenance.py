@@ -73,7 +73,7 @@ class Reaper:
             self._next_reap = now + self._every_us
             store.driver.beat(store.node)
             while len(self._reap()) >= BATCH:
-                logger.info("took back %d leases, going on", BATCH)
+                logger.info("took back %d leases, continuing", BATCH)
         if force or now >= self._next_prune or self._next_prune > now + PRUNE_EVERY:
             self._next_prune = now + PRUNE_EVERY
             self._tidy(now)
@@ -124,7 +124,7 @@ class Reaper:
             except PenstockError as error:
                 if self._stopping or self.store.closed:
                     return
-                level = logging.WARNING if not self._away else logging.DEBUG  # the worker says that it goes on
+                level = logging.WARNING if not self._away else logging.DEBUG  # the worker says that it continues
                 self._away = True
                 logger.log(level, "maintenance of %s failed and will be tried again: %s", self.store.name, error)
                 self.store.signals.tell("store_error", "", (), self.store.clock.micros(), step="reap", error=error)

@@ -28,7 +28,7 @@ class PoolRegistry:
         self._shared = shared
         self._verdicts = verdicts
         self._pools: dict[Key, HandlerPool] = {}
-        self._retired: list[HandlerPool] = []  # their handlers were removed, their work goes on
+        self._retired: list[HandlerPool] = []  # their handlers were removed, their work continues
         self.in_background = False
 
     def sync(self) -> None:
@@ -77,7 +77,7 @@ class PoolRegistry:
         return list(self._pools.values())
 
     def all(self) -> list[HandlerPool]:
-        """Also those whose handlers were removed and whose work goes on."""
+        """Also those whose handlers were removed and whose work continues."""
         return [*self._pools.values(), *self._retired]
 
     def of_source(self, source: Source) -> HandlerPool | None:

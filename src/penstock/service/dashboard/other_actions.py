@@ -84,7 +84,7 @@ def _plan_resume(visiting: Visit, given: Given) -> Plan:
 
 @action("schedule-resume", "resuming of schedule", _plan_resume)
 def resume(visiting: Visit, given: Given) -> Done:
-    """Let a paused schedule go on."""
+    """Resume a paused schedule."""
     name = _schedule(visiting, given).name
     after = resume_schedule(visiting.reading.queues, name)
     return Done(
@@ -242,7 +242,7 @@ def _plan_close(visiting: Visit, given: Given) -> Plan:
 
 @action("circuit-close", "closing of circuit", _plan_close)
 def close_circuit(visiting: Visit, given: Given) -> Done:
-    """Let entries go on."""
+    """Let entries continue."""
     return _move(visiting, given, "close")
 
 
@@ -346,7 +346,8 @@ def reset(visiting: Visit, given: Given) -> Done:
     to, value = given.text("to", "start"), given.text("value")
     if given.text(SHOWN, f"{to} {value}") != f"{to} {value}".strip():
         raise BadInput(
-            "where the group will go on was shown for another place.", hint='Press "Show what that means", then reset.'
+            "where the group will continue was shown for another place.",
+            hint='Press "Show what that means", then reset.',
         )
     before = [lag.lower for lag in store.lags(log, group)]
     targets = _targets(store, log, given)

@@ -39,7 +39,7 @@ def _plan_lock(visiting: Visit, given: Given) -> Plan:
         note="Nothing is claimed from it until it is unlocked; running work continues, and new entries are accepted.",
         facts=(
             ("Entries that will wait", f"{counts.ready + counts.retrying + counts.delayed:,}"),
-            ("Entries in workers, which go on", f"{counts.leased:,}"),
+            ("Entries in workers, which continue", f"{counts.leased:,}"),
         ),
         fields=(Field("why", "Reason (shown to all users)", given.text("why"), "the mail server moves"),),
         button="Lock the queue",
@@ -245,7 +245,7 @@ def _plan_cancel(visiting: Visit, given: Given) -> Plan:
     more = f" There are more: this takes the first {MOST_AT_ONCE:,}; do it again for the rest." if is_more else ""
     return Plan(
         title=f"Cancel {len(entries):,} waiting {noun}?",
-        note="They end as cancelled without being handled, and stay in the history; those that a worker has go on.",
+        note="They end as cancelled without being handled, and stay in the history; those that a worker has continue.",
         facts=(("Queue", given.text("queue")), ("Which", _which(given))),
         warning=f"This cannot be undone, but a cancelled entry can be replayed while the history has it.{more}",
         fields=(WHY,),

@@ -2,7 +2,7 @@
 
 Nothing above the store's mark is read: a writer may have drawn a lower number and not committed yet, and a reader that
 went past it would never see that row. Below the mark the history is what it is, so ranges can be read in parallel and
-a query can go on where it ended.
+a query can continue where it ended.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ class Changelog:
     ) -> dict[str, int]:
         """Take records that another owner of the task has appended since; returns the offsets that go with them.
 
-        A round of rewriting that was begun here goes on: whatever was changed meanwhile is behind its beginning too.
+        A round of rewriting that was begun here continues: whatever was changed meanwhile is behind its beginning too.
         """
         offsets: dict[str, int] = {}
         progress = self._progress

@@ -287,7 +287,7 @@ class ProcessRunner(Runner):
         return sum(len(status.partitions) for status in self._of(node))
 
     def freeze(self, node: Node, on: bool, seconds: float) -> bool:
-        """Stop all processes from reading, or let them go on."""
+        """Stop all processes from reading, or let them continue."""
         return self._freeze(node, on, seconds, ended=())
 
     def _freeze(self, node: Node, on: bool, seconds: float, *, ended: Collection[Process]) -> bool:

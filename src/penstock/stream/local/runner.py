@@ -228,7 +228,7 @@ class LocalRunner(Runner):
         return sum(len(thread.status.partitions) for thread in self._threads.get(node.name, []))
 
     def freeze(self, node: Node, on: bool, seconds: float) -> bool:
-        """Let the threads read nothing, or go on."""
+        """Let the threads read nothing, or continue."""
         threads = self._threads.get(node.name, [])
         for thread in threads:
             thread.freeze(on)

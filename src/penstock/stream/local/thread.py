@@ -346,7 +346,7 @@ class StreamThread:
         self.control.is_hurried = True
 
     def freeze(self, on: bool) -> None:
-        """Read nothing for a while, or go on."""
+        """Read nothing for a while, or continue."""
         self.control.is_frozen = on
         self._interrupt()
 

@@ -243,7 +243,7 @@ class Claim:
         heads = self.session.rows("heads", number=row.number) if wanted > 0 else []
         for priority, head_due in heads:
             after, more = START, head_due <= self.session.now
-            # Expired entries and those whose label has no room are passed over: then the look goes on behind them.
+            # Expired entries and those whose label has no room are passed over: the search continues after them.
             while more and got < wanted:
                 reach = wanted - got if row.limit_label is None else max(wanted * 4, 200)
                 rows = self._candidates(row, priority, after, reach)

@@ -295,7 +295,7 @@ class SqliteFile:
             return
         frames = 0
         # A checkpoint that fails leaves the log longer and nothing else. On a full disk it is tried again before
-        # anything is written: a log that goes on growing would take the room that comes back.
+        # anything is written: a log that keeps growing would take the room that comes back.
         try:
             frames = self.checkpoint_locked()
         except StoreFull:

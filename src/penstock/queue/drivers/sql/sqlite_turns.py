@@ -36,7 +36,7 @@ class Turns:
         self._unfair_until = 0.0
 
     def take(self) -> bool:
-        """Wait for a turn; False: go on without one."""
+        """Wait for a turn; False: continue without one."""
         now = time.monotonic()
         if now < self._unfair_until:
             return False

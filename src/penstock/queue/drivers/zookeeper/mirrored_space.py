@@ -74,7 +74,7 @@ class MirroredSpace:
     def check_not_closed(self) -> None:
         """Refuse calls after the end."""
         if self.closed:
-            raise StoreUnavailable(f"{self.name} was closed.", hint="Open it again to go on.")
+            raise StoreUnavailable(f"{self.name} was closed.", hint="Open it again to continue.")
 
     def now(self) -> Micros:
         """The servers' time as learnt from our writes, or the fake one."""
@@ -115,7 +115,7 @@ class MirroredSpace:
         return answer
 
     def resume(self) -> None:
-        """Consume the links that earlier calls postponed. These have happened: if this fails, the reaper goes on."""
+        """Consume the links that earlier calls postponed. These have happened: if this fails, the reaper continues."""
         state, usual = self.mirror.state, self.mirror.state.fan_out
         try:
             while state.postponed:

@@ -24,7 +24,7 @@ class ThreadPool(HandlerPool):
     """A sync handler in threads of its own (slots), up to its concurrency.
 
     While the handler is brief, one slot does all the work: waking others would cost more than they could do. One of the
-    idle slots is the *lookout*: it looks every few milliseconds whether the work goes on, and helps if it does not.
+    idle slots is the *lookout*: it looks every few milliseconds whether the work continues, and helps if it does not.
     A handler that takes longer has as many slots as there are entries.
     """
 
@@ -169,7 +169,7 @@ class ThreadPool(HandlerPool):
         return None
 
     def _look_out(self) -> None:
-        """Sleep until the work does not go on by itself: nothing that a slot is at is brief. Needs the lock."""
+        """Sleep until the work does not continue by itself: nothing that a slot is at is brief. Needs the lock."""
         self._has_lookout = True
         while not self._change.wait(self._patience()) and self._is_brisk():
             pass

@@ -343,7 +343,7 @@ end
 
 -- --- the search ---------------------------------------------------------------------------------------------
 
--- One page: the hits, and the number from which to go on, or -1.
+-- One page: the hits, and the number from which to continue, or -1.
 function search.run()
   where = request.where
   local hits, on = kinds[request.kind].page(where.cursor or where.after or nil, request.limit)

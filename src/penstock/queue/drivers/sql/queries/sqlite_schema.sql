@@ -127,7 +127,7 @@ CREATE INDEX IF NOT EXISTS {space}_dead_queue ON {space}_dead (number, seq);
 
 -- name: numbers
 -- The last number that was given to a body or a place, to an ended attempt and to a dead letter. None is given twice:
--- readers go on from the last one they saw. So whoever deletes the newest row, be it by hand, notes its number; nobody
+-- readers continue from the last one they saw. So whoever deletes the newest row, be it by hand, notes its number; nobody
 -- else has to, and a put writes no counter.
 CREATE VIEW IF NOT EXISTS {space}_last_entry AS SELECT max(coalesce((SELECT max(body) FROM {space}), 0),
     coalesce((SELECT CAST(value AS INTEGER) FROM {space}_meta WHERE name = 'last.entry'), 0)) AS last;
