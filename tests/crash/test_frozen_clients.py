@@ -1,4 +1,4 @@
-"""Clients of PostgreSQL and MariaDB that are frozen inside a transaction: the others continue, and nothing happens twice."""
+"""Clients of PostgreSQL and MariaDB that freeze inside a transaction: the others continue, and nothing comes twice."""
 
 import json
 import signal

@@ -2,8 +2,8 @@
 
 The queues of the target are locked by the holder ``adopt`` until both sides have the same counts and checksums. Ids are
 derived from what the seed calls its things, and everything is carried in one fixed order in small atomic loads; so an
-adoption that was killed is started again, compares what is there, and continues behind it. The source is only read: stop
-whoever works there first, for a source that changes meanwhile is refused.
+adoption that was killed is started again, compares what is there, and continues behind it. The source is only read:
+stop its own workers first, for a source that changes meanwhile is refused.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 The queues of both sides are locked by the holder ``copy`` while it runs, so nothing is handed out on either side; work
 in hand is waited for. Everything is carried in the order of its sequence, in small atomic loads, so a copy that was
-killed is simply started again: it compares what is there, continues behind it, and opens the target only when both sides
-have the same counts and checksums. The source stays locked, for nothing may be done twice.
+killed is simply started again: it compares what is there, continues behind it, and opens the target only when both
+sides have the same counts and checksums. The source stays locked, for nothing may be done twice.
 """
 
 from __future__ import annotations

@@ -346,7 +346,7 @@ def reset(visiting: Visit, given: Given) -> Done:
     to, value = given.text("to", "start"), given.text("value")
     if given.text(SHOWN, f"{to} {value}") != f"{to} {value}".strip():
         raise BadInput(
-            "where the group will continue was shown for another place.",
+            "the preview was for another place.",
             hint='Press "Show what that means", then reset.',
         )
     before = [lag.lower for lag in store.lags(log, group)]

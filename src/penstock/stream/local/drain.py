@@ -35,7 +35,7 @@ class DrainTarget(Protocol):
         """How many partitions the instances have."""
 
     def freeze(self, node: Node, on: bool, seconds: float) -> bool:
-        """Stop all instances from reading, so that no partition moves, or let them continue. Returns False if too slow."""
+        """Stop all instances from reading, so that no partition moves, or let them read. Returns False if too slow."""
 
     def finish(self, node: Node, final: bool, seconds: float) -> bool:
         """Let all instances finish at the end of the input, then end them. Returns False if not in time."""

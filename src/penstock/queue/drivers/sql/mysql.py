@@ -194,7 +194,7 @@ class MysqlServer:
         if code in _READ_ONLY:
             return StoreReadOnly(f"{self.name} accepts no writes: {text}.", hint="Connect to the primary.")
         if code in _FULL:
-            return StoreFull(f"{self.name} has no room: {text}.", hint="Free space on the server; then it continues.")
+            return StoreFull(f"{self.name} has no room: {text}.", hint="Free space on the server.")
         if code == _TOO_LARGE:
             return PayloadTooLarge(
                 f"{self.name} refused a packet: {text}.",

@@ -243,7 +243,7 @@ class PostgresServer:
         match error:
             case pg.DiskFull() | pg.OutOfMemory():
                 return StoreFull(
-                    f"{self.name} has no room: {text}", hint="Free space on the server; then it continues."
+                    f"{self.name} has no room: {text}", hint="Free space on the server."
                 )
             case pg.InFailedSqlTransaction():
                 return Conflict(
