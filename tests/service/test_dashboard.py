@@ -313,7 +313,7 @@ class TestActions:
         before = logs.lag("clicks", "billing").lag
         assert "which time is not said" in do(shop, "group-reset", **where, to="time", value="", again="1").text
         other = do(shop, "group-reset", **where, to="start", value="", shown="end")
-        assert "was shown for another place" in other.text
+        assert "the preview was for another place" in other.text
         assert logs.lag("clicks", "billing").lag == before
         assert do(shop, "group-reset", **where, to="start", value="", shown="start").status_code == 303
         assert logs.lag("clicks", "billing").lag == 60
