@@ -69,7 +69,7 @@ class HandlerPool(ABC):
         self._in_hand: dict[str, Entry[Any]] = {}  # accepted and not yet ended: prepared or running
         self._abandoned: set[str] = set()
         self._is_held_up = False  # what was prepared was given back, and no attempt has ended since
-        self._late: set[Attempt] = set()  # failed at their time limit, but their threads go on and keep their slots
+        self._late: set[Attempt] = set()  # failed at their time limit, but their threads continue and keep their slots
         # An entry that may be tried once only must not wait in a worker that may die. A FIFO queue has one in flight
         # anyway; the queues of a FIFO family each have one.
         self._may_prefetch = handler.retry.attempts != 1 and (
