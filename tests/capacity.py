@@ -8,9 +8,9 @@ from tests.backends import Backend, backend
 
 from penstock import Breaker, Retry, Worker, open_queues
 from penstock.breaker import BreakerConfig
-from penstock.requests.deliverer import Deliverer
-from penstock.requests.gateway import Gateway
-from penstock.requests.routes import Routes
+from penstock.gateway.delivery import Deliverer
+from penstock.gateway.intake import Gateway
+from penstock.gateway.routes import Routes
 
 CONCURRENCY = 20
 SAMPLES = 100

@@ -16,9 +16,9 @@ from rich.console import Console
 import penstock
 from penstock import Breaker, Worker
 from penstock.breaker import BreakerConfig
-from penstock.requests.deliverer import Deliverer
-from penstock.requests.gateway import Gateway
-from penstock.requests.routes import Routes
+from penstock.gateway.delivery import Deliverer
+from penstock.gateway.intake import Gateway
+from penstock.gateway.routes import Routes
 from penstock.signals import Signal
 
 console = Console(highlight=False, markup=False)

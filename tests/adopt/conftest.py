@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests import places
+from tests import store_urls
 from tests.adopt.layout import KILLBILL_TABLES, killbill_ddl, recording
-from tests.places import Place, Servers
+from tests.store_urls import Place, Servers
 from typer.testing import CliRunner
 
 from penstock import QueueStore, open_queues
@@ -26,9 +26,9 @@ def target(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/target.db"
 
 
-@pytest.fixture(params=[name for name in places.STORES if name != "memory"])
+@pytest.fixture(params=[name for name in store_urls.STORES if name != "memory"])
 def any_target(request: pytest.FixtureRequest, tmp_path: Path, servers: Servers) -> Place:
-    return places.STORES[request.param](tmp_path, servers)
+    return store_urls.STORES[request.param](tmp_path, servers)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.adopt.conftest import everything, fill
-from tests.places import Place
+from tests.store_urls import Place
 
 from penstock import QueueStore, Worker
 

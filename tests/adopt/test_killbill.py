@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.adopt.layout import recording
-from tests.places import Place
+from tests.store_urls import Place
 
 import penstock
 from penstock import QueueStore, Worker

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from tests.adopt.conftest import everything, fill
 from tests.adopt.layout import recording
-from tests.places import Place
+from tests.store_urls import Place
 
 from penstock import QueueStore, Worker
 from penstock.adopt.opening import open_source
 from penstock.errors import MissingExtra
-from penstock.requests.item import QueuedRequest, RequestCodec
+from penstock.gateway.item import QueuedRequest, RequestCodec
 
 Open = Callable[[str], QueueStore]
 Redis = tuple[str, Any]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.places import Place, Servers
+from tests.store_urls import Place, Servers
 
 from penstock import QueueStore, Worker
 from penstock.ids import new_nonce

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import uvicorn
-from tests.places import STORES, Servers
+from tests.store_urls import STORES, Servers
 
 from penstock import LogStore, QueueStore, open_logs, open_queues
 from penstock.service import ServiceSettings, create_app

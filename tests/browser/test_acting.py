@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.browser.conftest import Site
 from tests.dashboard_scenes import fill
-from tests.places import STORES, Servers
+from tests.store_urls import STORES, Servers
 from tests.stores.wire_proxy import Proxy
 
 from penstock import Breaker, LogStore, QueueStore, Worker, open_queues

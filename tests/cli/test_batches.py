@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.cli.conftest import Run
-from tests.contract.queue.asking import take_one
+from tests.contract.queue.shorthand import take_one
 
 from penstock import QueueStore, Reject, Retry, Worker
 from penstock.queue.changes import recent_changes

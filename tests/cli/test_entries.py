@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import Run
 from tests.cli.test_commands import some_dead
-from tests.contract.queue.asking import end, take
+from tests.contract.queue.shorthand import end, take
 
 from penstock import QueueStore, Retry, Worker, open_queues
+from penstock.gateway.item import QueuedRequest, RequestCodec
 from penstock.queue.changes import recent_changes
-from penstock.requests.item import QueuedRequest, RequestCodec
 
 
 def some_failed(store: QueueStore) -> dict[str, str]:

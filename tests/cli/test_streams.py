@@ -10,7 +10,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from tests.stores.servers_of_ones_own import eventually
+from tests.stores.own_servers import eventually
 from typer.testing import CliRunner
 
 import penstock

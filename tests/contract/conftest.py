@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.places import STORES, Place, Servers
+from tests.store_urls import STORES, Place, Servers
 
 from penstock import QueueStore, open_queues
 from penstock.testing import FakeClock

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from tests.crash import frozen_scenes as scenes
 from tests.crash.driver import Child, Strike
-from tests.places import STORES, Servers
-from tests.stores.servers_of_ones_own import Calling, eventually
+from tests.store_urls import STORES, Servers
+from tests.stores.own_servers import Calling, eventually
 from tests.stores.wire_proxy import Proxy
 
 from penstock import QueueStore, open_queues

@@ -11,7 +11,7 @@ import pytest
 from tests.crash.conftest import start  # noqa: F401 - a fixture
 from tests.crash.driver import Child
 from tests.faults.arena import Arena
-from tests.stores.servers_of_ones_own import starting
+from tests.stores.own_servers import starting
 from tests.stores.wire_proxy import Proxy
 
 KINDS = ("postgres", "mysql", "redis", "zookeeper")

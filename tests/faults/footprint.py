@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from redis import Redis
 from tests.faults.arena import Arena
-from tests.stores.servers_of_ones_own import mysql_cursor
+from tests.stores.own_servers import mysql_cursor
 
 SPACE = "penstock"
 Sizes = dict[str, int]

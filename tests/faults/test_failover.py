@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from tests.crash.driver import Child
 from tests.faults.arena import Arena, wait_steps
-from tests.stores.servers_of_ones_own import claim, eventually, persistently, redis_client
+from tests.stores.own_servers import claim, eventually, persistently, redis_client
 from tests.stores.wire_proxy import Proxy
 from tools.servers import Postgres
 

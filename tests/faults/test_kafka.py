@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 import pytest
-from tests.contract.log.asking import filled, read_all, stored, values, wait_until
+from tests.contract.log.shorthand import filled, read_all, stored, values, wait_until
 from tools.kafka import Kafka, cluster
 
 import penstock

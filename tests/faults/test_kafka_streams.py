@@ -10,10 +10,10 @@ from tests.contract.stream import test_joins as joins
 from tests.contract.stream import test_keeping as keeping
 from tests.contract.stream import test_late as late
 from tests.contract.stream import test_ready as ready
+from tests.contract.stream import test_resilience as stubborn
 from tests.contract.stream import test_results as results
 from tests.contract.stream import test_running as running
 from tests.contract.stream import test_scalar_keys as scalar_keys
-from tests.contract.stream import test_stubborn as stubborn
 from tests.contract.stream import test_timing as timing
 from tests.contract.stream.places import KAFKA, logs, runner
 

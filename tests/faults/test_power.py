@@ -13,7 +13,7 @@ import pytest
 from tests.crash.driver import Child
 from tests.faults.arena import Arena, wait_steps
 from tests.faults.conftest import KINDS, options_of
-from tests.stores.servers_of_ones_own import starting
+from tests.stores.own_servers import starting
 
 from penstock import open_queues
 

@@ -94,7 +94,7 @@ def _kill_connections(kind: str, server: Any) -> None:
     import psycopg
     import pymysql
     from redis import Redis
-    from tests.stores.servers_of_ones_own import mysql_cursor
+    from tests.stores.own_servers import mysql_cursor
 
     if kind == "postgres":
         with psycopg.connect(server.url, autocommit=True) as db:

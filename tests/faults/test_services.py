@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests import pair
+from tests import service_pair
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 
@@ -16,6 +16,6 @@ def test_nothing_stays_locked_and_nothing_is_lost(
     kind: str, seed: int, tmp_path: Path, own: Callable[..., Any]
 ) -> None:
     url = f"sqlite:///{tmp_path / 'store.db'}" if kind == "sqlite" else own(kind).url
-    seen = pair.play(url, tmp_path, seed=seed, rounds=4)
+    seen = service_pair.play(url, tmp_path, seed=seed, rounds=4)
     print(f"{kind}: {seen.kills} kills, {seen.openings} openings, all back after {seen.recovered:.1f} s")
-    pair.check(seen)
+    service_pair.check(seen)

@@ -4,7 +4,7 @@ import random
 from typing import Any
 
 import pytest
-from tests.contract.stream.asking import Row, Run, drained, fill, rows
+from tests.contract.stream.shorthand import Row, Run, drained, fill, rows
 from tests.spark.conftest import spark
 from tests.spark.runners import clock, logs, patience, runner
 

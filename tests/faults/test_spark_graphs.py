@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.contract.stream import graphs
-from tests.contract.stream.asking import Run
+from tests.contract.stream.shorthand import Run
 from tests.spark.conftest import spark
 from tests.spark.runners import LEAST, patience
 

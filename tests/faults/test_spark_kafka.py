@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract.stream.asking import fill, numbers, rows
+from tests.contract.stream.shorthand import fill, numbers, rows
 from tests.faults.spark_topology import topology
 from tests.faults.test_spark import able, drive
 from tests.faults.test_spark_runner import STREAMS, expected

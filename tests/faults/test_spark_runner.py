@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.contract.stream.asking import fill, numbers, rows
+from tests.contract.stream.shorthand import fill, numbers, rows
 from tests.faults.spark_able import able
 from tests.faults.spark_cluster import standalone
 from tests.faults.spark_topology import topology

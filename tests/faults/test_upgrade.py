@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.places import STORES
+from tests.store_urls import STORES
 from tests.stores.test_upgrades import ROOT, environment, fleet, migrate
 
 import penstock

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.places import STORES, Place
+from tests.store_urls import STORES, Place
 
 
 @pytest.fixture

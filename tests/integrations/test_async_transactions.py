@@ -12,7 +12,7 @@ import psycopg
 import pytest
 import sqlalchemy
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
-from tests.places import Place
+from tests.store_urls import Place
 
 from penstock import aio
 from penstock.errors import BadInput, Conflict, UniqueHeld

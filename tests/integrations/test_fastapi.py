@@ -10,7 +10,7 @@ from examples.integrations import fastapi_shop, fastapi_sqlalchemy
 from fastapi import Depends, FastAPI
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
-from tests.places import Place
+from tests.store_urls import Place
 
 import penstock
 from penstock.errors import BadInput, CannotOpen, NotOpen

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.docs.pages import ROOT
-from tests.places import STORES
+from tests.store_urls import STORES
 
 from penstock import Unique, Worker, open_queues
 from penstock.errors import BadInput, Unsupported

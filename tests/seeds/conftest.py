@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests import places
-from tests.places import Place, Servers
+from tests import store_urls
+from tests.store_urls import Place, Servers
 
 from penstock import QueueStore, open_queues
 from penstock.testing import FakeClock
 
 # ZooKeeper has a seed of its own, and no search by label, which the others' promises are full of.
-STORES = {name: make for name, make in places.STORES.items() if name != "zookeeper"}
+STORES = {name: make for name, make in store_urls.STORES.items() if name != "zookeeper"}
 
 
 @pytest.fixture

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 from tests.backends import Backend, backend
-from tests.places import STORES, Place, Servers
+from tests.store_urls import STORES, Place, Servers
 
 from penstock import Breaker, QueueStore, Retry, Worker
 from penstock.breaker import BreakerConfig
-from penstock.requests.deliverer import Deliverer
-from penstock.requests.gateway import Gateway
-from penstock.requests.routes import Routes
+from penstock.gateway.delivery import Deliverer
+from penstock.gateway.intake import Gateway
+from penstock.gateway.routes import Routes
 from penstock.testing import FakeClock
 
 RULE = "/playground/(.*)"

@@ -17,9 +17,8 @@ from penstock import Breaker, QueueStore, Retry, Worker, open_queues
 from penstock.breaker import BreakerConfig
 from penstock.clock import SystemClock
 from penstock.errors import BadInput, StoreUnavailable, Undecodable
-from penstock.requests.deliverer import Deliverer
-from penstock.requests.gateway import Gateway
-from penstock.requests.headers import (
+from penstock.gateway.delivery import Deliverer
+from penstock.gateway.headers import (
     EXPIRE_AFTER,
     QUEUE_EXPIRE_AFTER,
     expires_after,
@@ -27,9 +26,10 @@ from penstock.requests.headers import (
     retries,
     unique_request_id,
 )
-from penstock.requests.item import QueuedRequest, RequestCodec, from_browsed, read_item
-from penstock.requests.routes import Routes
-from penstock.requests.splitting import Splitter
+from penstock.gateway.intake import Gateway
+from penstock.gateway.item import QueuedRequest, RequestCodec, from_browsed, read_item
+from penstock.gateway.routes import Routes
+from penstock.gateway.splitting import Splitter
 from penstock.testing import FakeClock
 
 AT_ONCE = Retry(attempts=None, delays=["0s"])

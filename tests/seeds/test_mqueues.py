@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract.stream.asking import fill, numbers, told, values, wait_until
+from tests.contract.stream.shorthand import fill, numbers, told, values, wait_until
 
 import penstock
 from penstock import LogStore, Record

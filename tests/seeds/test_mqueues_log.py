@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract.log.asking import filled, needs, read_all, stored, values, wait_until
 from tests.contract.log.places import logs_url, open_logs
+from tests.contract.log.shorthand import filled, needs, read_all, stored, values, wait_until
 from typer.testing import CliRunner
 
 from penstock import LogStore

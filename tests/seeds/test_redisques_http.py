@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import redis
 from starlette.testclient import TestClient
-from tests import places
+from tests import store_urls
 from tests.adopt.layout import recording
 from tests.backends import Backend
-from tests.places import Servers
+from tests.store_urls import Servers
 
 from penstock import QueueStore, Worker, open_queues
 from penstock.errors import BadInput
-from penstock.requests.item import read_item
+from penstock.gateway.item import read_item
 from penstock.service import ServiceSettings, new_key
 from penstock.service.app import create_app
 
@@ -34,7 +34,7 @@ OTHERWISE = {
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def store(request: pytest.FixtureRequest, tmp_path: Path, servers: Servers) -> Iterator[QueueStore]:
-    with open_queues(places.STORES[request.param](tmp_path, servers).url) as opened:
+    with open_queues(store_urls.STORES[request.param](tmp_path, servers).url) as opened:
         yield opened
 
 
@@ -311,7 +311,7 @@ def test_items_far_from_the_head_have_their_places(serve: Callable[..., TestClie
 @pytest.mark.seed("G194")
 def test_a_full_store_is_told(tmp_path: Path, servers: Servers) -> None:
     with (
-        open_queues(places.STORES["redis"](tmp_path, servers).url) as store,
+        open_queues(store_urls.STORES["redis"](tmp_path, servers).url) as store,
         redis.Redis(port=servers("redis").port) as server,
         TestClient(create_app(ServiceSettings(queues=store.name, redisques="/q"), store), "http://127.0.0.1") as client,
     ):

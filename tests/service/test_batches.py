@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from tests.contract.queue.asking import end, take_one
+from tests.contract.queue.shorthand import end, take_one
 
 from penstock import QueueStore
 from penstock.queue.protocol import NewResult

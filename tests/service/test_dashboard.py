@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
-from tests.contract.queue.asking import end, take
+from tests.contract.queue.shorthand import end, take
 from tests.dashboard_scenes import NASTY, NASTY_PAGES, fill, fill_nasty, nasty_topology, topology
 
 import penstock.service

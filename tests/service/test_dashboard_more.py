@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
-from tests.contract.queue.asking import end, take
+from tests.contract.queue.shorthand import end, take
 from tests.dashboard_scenes import fill, topology
 from tests.service.test_dashboard import do
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
-from tests.places import STORES
+from tests.store_urls import STORES
 
 from penstock import open_logs, open_queues
 from penstock.service import ServiceSettings, create_app

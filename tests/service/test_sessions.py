@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
-from tests.contract.queue.asking import put
+from tests.contract.queue.shorthand import put
 
 from penstock import QueueStore, open_queues
 from penstock.errors import StoreUnavailable

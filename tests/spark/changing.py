@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.contract.stream.asking import Row, Run, fill, rows, told
+from tests.contract.stream.shorthand import Row, Run, fill, rows, told
 
 import penstock
 from penstock import LogStore

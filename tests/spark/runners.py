@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract.stream import asking
+from tests.contract.stream import shorthand
 
 import penstock
 from penstock import LogStore
@@ -25,7 +25,7 @@ def clock() -> FakeClock:
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "PATIENCE", 120.0)
+    monkeypatch.setattr(shorthand, "PATIENCE", 120.0)
 
 
 @pytest.fixture

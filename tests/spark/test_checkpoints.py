@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka.admin import NewPartitions
-from tests.contract.queue.asking import end, put, take_one
+from tests.contract.queue.shorthand import end, put, take_one
 from tests.spark.conftest import written
 
 from penstock import LogStore, open_logs, open_queues

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.contract.stream.asking import Run, drained
+from tests.contract.stream.shorthand import Run, drained
 from tests.spark.runners import clock, logs, patience, runner
 from tests.unit.stream import column_flows
 

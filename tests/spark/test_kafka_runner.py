@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.contract.stream.asking import fill, numbers, records, rows, told, wait_until
+from tests.contract.stream.shorthand import fill, numbers, records, rows, told, wait_until
 
 import penstock
 from penstock import LogStore

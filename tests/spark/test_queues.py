@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from pyspark import TaskContext
 from pyspark.sql import functions as f
-from tests.contract.queue.asking import end, put, take, take_one
-from tests.places import STORES
+from tests.contract.queue.shorthand import end, put, take, take_one
+from tests.store_urls import STORES
 
 from penstock import QueueStore, open_queues
 from penstock.errors import BadInput, Unsupported

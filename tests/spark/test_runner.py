@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract.stream.asking import Run, drained, fill, numbers, records, rows, told, values, wait_until
+from tests.contract.stream.shorthand import Run, drained, fill, numbers, records, rows, told, values, wait_until
 from tests.spark.runners import clock, logs, patience, runner
 
 import penstock

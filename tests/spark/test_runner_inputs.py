@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.contract.stream.asking import Run, drained, fill, numbers, told, values, wait_until
+from tests.contract.stream.shorthand import Run, drained, fill, numbers, told, values, wait_until
 from tests.spark.runners import clock, logs, patience, runner
 from tests.spark.test_runner import count, double
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from tests.stores.servers_of_ones_own import (
+from tests.stores.own_servers import (
     Start,
     eventually,
     mysql_cursor,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.places import STORES, Servers
+from tests.store_urls import STORES, Servers
 
 from penstock import QueueStore, Unique, open_queues
 from penstock.errors import BadInput, UniqueHeld

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from tests.contract.log.asking import filled, read_all, stored, values, wait_until
+from tests.contract.log.shorthand import filled, read_all, stored, values, wait_until
 
 import penstock
 from penstock import LogStore, failpoints

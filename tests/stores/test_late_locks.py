@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.places import STORES, Place, Servers
-from tests.stores.servers_of_ones_own import Calling, eventually
+from tests.store_urls import STORES, Place, Servers
+from tests.stores.own_servers import Calling, eventually
 
 from penstock import QueueStore
 from penstock.clock import SECOND

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.places import STORES, Servers
-from tests.stores.servers_of_ones_own import claim, eventually
+from tests.store_urls import STORES, Servers
+from tests.stores.own_servers import claim, eventually
 from tests.stores.test_lost_replies import BEFORE_SENDING, Wire, wire
 
 from penstock import failpoints, open_queues

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.places import STORES, Servers
-from tests.stores.servers_of_ones_own import claim, eventually, persistently
+from tests.store_urls import STORES, Servers
+from tests.stores.own_servers import claim, eventually, persistently
 from tests.stores.wire_proxy import Proxy
 
 from penstock import QueueStore, failpoints, open_queues

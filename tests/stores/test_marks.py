@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract.queue.asking import end, ending, put, take_one
 from tests.contract.queue.read.test_ranges import rows
-from tests.places import STORES
+from tests.contract.queue.shorthand import end, ending, put, take_one
+from tests.store_urls import STORES
 
 from penstock import open_queues
 from penstock.errors import Conflict

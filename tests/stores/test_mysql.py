@@ -6,8 +6,8 @@ from typing import Any
 
 import pymysql
 import pytest
-from tests.places import STORES
-from tests.stores.servers_of_ones_own import (
+from tests.store_urls import STORES
+from tests.stores.own_servers import (
     Calling,
     claim,
     connection_of,

@@ -7,7 +7,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from tests.stores.servers_of_ones_own import claim, eventually, working
+from tests.stores.own_servers import claim, eventually, working
 from tools.servers import Missing, Pgbouncer
 
 from penstock import QueueStore, Worker, open_queues

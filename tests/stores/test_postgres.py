@@ -10,8 +10,8 @@ from typing import Any
 
 import psycopg
 import pytest
-from tests.places import STORES
-from tests.stores.servers_of_ones_own import Calling, claim, eventually, new, starting, with_options, working
+from tests.store_urls import STORES
+from tests.stores.own_servers import Calling, claim, eventually, new, starting, with_options, working
 
 from penstock import Reaper, Unique, failpoints, open_queues
 from penstock.errors import CannotOpen, Conflict, EntryNotFound, LeaseLost

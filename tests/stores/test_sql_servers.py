@@ -14,8 +14,8 @@ import pymysql.cursors
 import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session
-from tests.places import STORES
-from tests.stores.servers_of_ones_own import Calling, claim, connection_of, eventually, new, with_options, working
+from tests.store_urls import STORES
+from tests.stores.own_servers import Calling, claim, connection_of, eventually, new, with_options, working
 from tests.stores.wire_proxy import Proxy
 
 from penstock import failpoints, open_queues

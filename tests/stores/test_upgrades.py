@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract.queue.asking import end, take_one
-from tests.places import STORES
-from tests.stores.servers_of_ones_own import eventually
+from tests.contract.queue.shorthand import end, take_one
+from tests.store_urls import STORES
+from tests.stores.own_servers import eventually
 
 import penstock
 from penstock.errors import SchemaMismatch

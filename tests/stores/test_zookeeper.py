@@ -12,7 +12,7 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionLoss
 from tests.sessions import expire
-from tests.stores.servers_of_ones_own import Calling, persistently
+from tests.stores.own_servers import Calling, persistently
 from tests.stores.wire_proxy import Proxy
 from tools.servers import Missing, Zookeeper, free_port
 

@@ -6,8 +6,8 @@ from functools import partial
 from typing import Any
 
 import pytest
-from tests.contract.queue.asking import end, ids, new, put, take, take_one
 from tests.contract.queue.holding.test_walks import run
+from tests.contract.queue.shorthand import end, ids, new, put, take, take_one
 
 from penstock import QueueStore, failpoints, open_queues
 from penstock.errors import StoreFull

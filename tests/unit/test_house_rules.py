@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from tests import places
+from tests import store_urls
 from tests.contract.log import places as log_places
 
 import penstock
@@ -94,7 +94,7 @@ def test_most_modules_are_short() -> None:
 def test_there_is_always_a_store_in_memory() -> None:
     assert "memory" in QUEUE_STORES
     assert "memory" in LOG_STORES
-    assert "memory" in places.STORES
+    assert "memory" in store_urls.STORES
     assert "memory" in log_places.STORES
 
 
@@ -190,7 +190,7 @@ def test_local_names_say_what_they_hold() -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             match node:
                 case ast.Name(id=local, ctx=ast.Store()) | ast.arg(arg=local) if local in EMPTY_NAMES:
-                    places.append(f"{name}:{node.lineno}: {local}")
+                    store_urls.append(f"{name}:{node.lineno}: {local}")
     assert places == []
 
 

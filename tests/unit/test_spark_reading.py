@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from tests.contract.queue.asking import end, put, take_one
+from tests.contract.queue.shorthand import end, put, take_one
 
 from penstock import LogStore, QueueStore, open_logs, open_queues
 from penstock.clock import from_micros

@@ -26,9 +26,9 @@ from tests.backends import backend
 import penstock
 from penstock import Bus, QueueStore, Reject, Retry, Snooze, Worker, telemetry
 from penstock.errors import BadInput
-from penstock.requests.deliverer import Deliverer
-from penstock.requests.gateway import Gateway
-from penstock.requests.routes import Routes
+from penstock.gateway.delivery import Deliverer
+from penstock.gateway.intake import Gateway
+from penstock.gateway.routes import Routes
 from penstock.stream import LocalRunner, Topology, computation
 from penstock.testing import FakeClock
 

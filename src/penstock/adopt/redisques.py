@@ -10,13 +10,13 @@ from penstock.adopt.redis_keys import RedisKeys
 from penstock.adopt.source import SeedLock, Source, codec_of, row, unexpected
 from penstock.clock import SECOND, Micros
 from penstock.errors import Undecodable
+from penstock.gateway.headers import expires_after
+from penstock.gateway.intake import FAMILY
+from penstock.gateway.item import TYPE_NAME, QueuedRequest, read_item
+from penstock.gateway.queuing import HOLDER
 from penstock.location import Location
 from penstock.names import escape_name
 from penstock.queue.protocol import TransferRow
-from penstock.requests.gateway import FAMILY
-from penstock.requests.headers import expires_after
-from penstock.requests.item import TYPE_NAME, QueuedRequest, read_item
-from penstock.requests.queuing import HOLDER
 
 PREFIX = "redisques:"
 STATISTICS = "redisques:stats"  # redisques writes it under this name, whatever its prefix is

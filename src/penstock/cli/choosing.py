@@ -11,11 +11,11 @@ import typer
 from penstock.cli.printing import add, console, count, pairs, preview, table, when
 from penstock.clock import Micros
 from penstock.errors import BadInput
+from penstock.gateway.item import masked_payload
 from penstock.queue.entry import Entry, with_traceback
 from penstock.queue.protocol import Find
 from penstock.queue.queues import QueueStore
 from penstock.queue.search import mentions, resolve_id
-from penstock.requests.item import masked_payload
 
 Ids = Annotated[
     list[str] | None,

@@ -34,10 +34,10 @@ from penstock.cli.recording import record
 from penstock.cli.watching import watchable
 from penstock.clock import SECOND, Micros
 from penstock.errors import BadInput, EntryNotFound
+from penstock.gateway.item import masked_payload
 from penstock.queue.entry import Counts, Entry, HistoryRow
 from penstock.queue.queue import OPERATOR
 from penstock.queue.queues import QueueStore
-from penstock.requests.item import masked_payload
 
 app = App(help="Look into queues and change them.")
 

@@ -12,7 +12,7 @@ limits        size, time and headers of every request and answer
 routing       the key before the body, and the body strictly as JSON
 paging        pages that are bounded in bytes
 protocol      HTTP/1.1 with a deadline for every state of a connection
-shapes        what is sent and answered, as types
+schemas       what is sent and answered, as types
 queues        queues, their entries, history, dead letters and locks
 leases        claims and outcomes, for workers of other languages
 schedules     schedules
@@ -21,7 +21,7 @@ scale         how much work there is, for autoscalers
 logs          logs, records, groups and their offsets
 topologies    pictures and lag of topologies
 circuits      circuits of the breaker and its configuration
-seed_circuits gateleen's circuit API, exactly
+gateleen_circuits  gateleen's circuit API, exactly
 redisques_api redisques' HTTP interface
 gateway       queued requests
 signals       a stream of what happens, as server-sent events

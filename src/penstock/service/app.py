@@ -20,16 +20,16 @@ from penstock.breaker.breaker import Breaker
 from penstock.breaker.settings import BreakerConfig
 from penstock.clock import duration
 from penstock.errors import BadInput
+from penstock.gateway.delivery import Deliverer
+from penstock.gateway.intake import Gateway
+from penstock.gateway.queuing import Queuing
+from penstock.gateway.routes import Routes
+from penstock.gateway.splitting import Splitter
 from penstock.log.maintenance.lag_samples import LagSampler
 from penstock.log.store import LogStore
 from penstock.queue.queues import QueueStore
 from penstock.queue.worker import Worker
 from penstock.queue.worker.maintenance import Reaper
-from penstock.requests.deliverer import Deliverer
-from penstock.requests.gateway import Gateway
-from penstock.requests.queuing import Queuing
-from penstock.requests.routes import Routes
-from penstock.requests.splitting import Splitter
 from penstock.service import (
     circuits,
     dashboard,
@@ -46,10 +46,10 @@ from penstock.service import (
     workers,
 )
 from penstock.service.access import Shares
+from penstock.service.gateleen_circuits import seed_router
 from penstock.service.keys import Keys
 from penstock.service.limits import Limits
 from penstock.service.redisques_api import redisques_router
-from penstock.service.seed_circuits import seed_router
 from penstock.service.settings import ServiceSettings
 from penstock.stream.topology import Topology
 from penstock.telemetry.metrics import StoreMetrics, WorkerMetrics

@@ -21,7 +21,7 @@ from penstock.service.problems import responses
 from penstock.service.queues import page
 from penstock.service.recording import as_text, record
 from penstock.service.routing import CheckedRoute
-from penstock.service.shapes import Body, Limit, LockView, lock_view
+from penstock.service.schemas import Body, Limit, LockView, lock_view
 
 router = APIRouter(prefix="/v1", tags=["circuits"], route_class=CheckedRoute)
 

@@ -9,8 +9,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from penstock.errors import BadInput
-from penstock.requests.gateway import Gateway
-from penstock.requests.headers import QUEUE
+from penstock.gateway.headers import QUEUE
+from penstock.gateway.intake import Gateway
 from penstock.service.access import KEY_HEADER, Producer, bearer_token, given_secret, raw_path
 from penstock.service.keys import Keys
 

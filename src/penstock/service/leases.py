@@ -29,7 +29,7 @@ from penstock.service.paging import FIRST_STEP, next_step
 from penstock.service.problems import kind_of, responses
 from penstock.service.queues import store_of
 from penstock.service.routing import CheckedRoute
-from penstock.service.shapes import Body, DurationText, IdText, LeasedView, Name, leased_view, written
+from penstock.service.schemas import Body, DurationText, IdText, LeasedView, Name, leased_view, written
 
 router = APIRouter(prefix="/v1", tags=["leases"], route_class=CheckedRoute)
 

@@ -17,7 +17,7 @@ from penstock.service.problems import responses
 from penstock.service.queues import page
 from penstock.service.recording import record as record_change
 from penstock.service.routing import CheckedRoute
-from penstock.service.shapes import (
+from penstock.service.schemas import (
     Body,
     DurationText,
     Limit,

@@ -30,8 +30,7 @@ from penstock.service.paging import page_of
 from penstock.service.problems import responses
 from penstock.service.recording import as_text, locks_text, named, record
 from penstock.service.routing import CheckedRoute
-from penstock.service.settings import ServiceSettings
-from penstock.service.shapes import (
+from penstock.service.schemas import (
     ID,
     After,
     BatchView,
@@ -66,6 +65,7 @@ from penstock.service.shapes import (
     unbase64,
     written,
 )
+from penstock.service.settings import ServiceSettings
 from penstock.tracing import with_trace
 
 router = APIRouter(prefix="/v1", tags=["queues"], route_class=CheckedRoute)

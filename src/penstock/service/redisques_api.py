@@ -19,9 +19,9 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from penstock.errors import BadInput, EntryLeased, EntryNotFound, PayloadTooLarge, StoreFull
-from penstock.requests.gateway import believed_headers
-from penstock.requests.item import QueuedRequest, from_browsed
-from penstock.requests.queuing import SPEED_SECONDS, Filter, Queuing, requested_by
+from penstock.gateway.intake import believed_headers
+from penstock.gateway.item import QueuedRequest, from_browsed
+from penstock.gateway.queuing import SPEED_SECONDS, Filter, Queuing, requested_by
 from penstock.service.access import Requires, check_queue, given_secret, raw_path
 from penstock.service.gateway import check_without_key
 from penstock.service.keys import ApiKey, Scope

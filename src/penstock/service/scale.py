@@ -13,7 +13,7 @@ from penstock.service.access import Reader, check_queue
 from penstock.service.keys import ApiKey
 from penstock.service.problems import responses
 from penstock.service.queues import store_of
-from penstock.service.shapes import NAME
+from penstock.service.schemas import NAME
 
 router = APIRouter(prefix="/v1", tags=["workers"])
 

@@ -18,7 +18,7 @@ from penstock.service.problems import responses
 from penstock.service.queues import store_of
 from penstock.service.recording import record
 from penstock.service.routing import CheckedRoute
-from penstock.service.shapes import Body, DurationText, Name, PutView, ScheduleView, schedule_view, written
+from penstock.service.schemas import Body, DurationText, Name, PutView, ScheduleView, schedule_view, written
 
 SHORTEST = timedelta(milliseconds=100)  # one key must not fill the store
 

@@ -12,7 +12,7 @@ from penstock.errors import EntryNotFound
 from penstock.service.access import WholeReader
 from penstock.service.logs import logs_of
 from penstock.service.problems import responses
-from penstock.service.shapes import Name
+from penstock.service.schemas import Name
 from penstock.stream.topology import Topology
 
 router = APIRouter(prefix="/v1", tags=["topologies"])

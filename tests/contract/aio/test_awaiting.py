@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
-from tests.contract.queue.asking import PATIENCE, Contract, OpenStore
+from tests.contract.queue.shorthand import PATIENCE, Contract, OpenStore
 
 from penstock import aio
 from penstock.errors import BadInput, Conflict, StoreUnavailable

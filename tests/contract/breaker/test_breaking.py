@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.contract.breaker.test_circuits import config, locked
-from tests.contract.queue.asking import PATIENCE, Contract, OpenStore
+from tests.contract.queue.shorthand import PATIENCE, Contract, OpenStore
 
 from penstock.breaker.breaker import Breaker
 from penstock.breaker.settings import BreakerSettings

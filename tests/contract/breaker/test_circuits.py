@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.contract.queue.asking import Contract, OpenStore, put
+from tests.contract.queue.shorthand import Contract, OpenStore, put
 
 from penstock.breaker.breaker import Breaker
 from penstock.breaker.hashing import circuit_hash

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import msgspec
 import pytest
-from tests.contract.queue.asking import (
+from tests.contract.queue.shorthand import (
     MINUTE,
     Contract,
     OpenStore,

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import msgspec
 import pytest
-from tests.contract.log.asking import (
+from tests.contract.log.shorthand import (
     LogContract,
     OpenLogs,
     filled,

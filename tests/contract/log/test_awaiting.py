@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
-from tests.contract.log.asking import PATIENCE, LogContract, filled, stored, values
+from tests.contract.log.shorthand import PATIENCE, LogContract, filled, stored, values
 
 from penstock import aio
 from penstock.errors import LogNotFound

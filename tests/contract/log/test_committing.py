@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from tests.contract.log.asking import LogContract, OpenLogs, filled, parts, read_all, values
+from tests.contract.log.shorthand import LogContract, OpenLogs, filled, parts, read_all, values
 
 from penstock.clock import FakeClock
 from penstock.errors import OffsetOutOfRange, PartitionTaken

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.contract.log.asking import LogContract, filled, read_all, stored
+from tests.contract.log.shorthand import LogContract, filled, read_all, stored
 
 from penstock.clock import FakeClock
 from penstock.errors import BadInput, Conflict

@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from tests.contract.log.asking import (
+from tests.contract.log.shorthand import (
     PATIENCE,
     LogContract,
     OpenLogs,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.contract.log.asking import LogContract, filled
+from tests.contract.log.shorthand import LogContract, filled
 
 from penstock.clock import FakeClock
 from penstock.errors import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.contract.log.asking import LogContract, needs
+from tests.contract.log.shorthand import LogContract, needs
 
 from penstock.clock import FakeClock
 from penstock.errors import BadInput, Unsupported

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract.log.asking import LogContract, OpenLogs, filled, needs, parts, stored, values
+from tests.contract.log.shorthand import LogContract, OpenLogs, filled, needs, parts, stored, values
 
 from penstock.errors import Closed, Conflict, LogNotFound
 from penstock.log.settings import Retention

@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from tests.contract.log.asking import PATIENCE, LogContract, filled, stored, wait_until
+from tests.contract.log.shorthand import PATIENCE, LogContract, filled, stored, wait_until
 
 from penstock.errors import BadInput, Closed, Conflict
 from penstock.log.log import Log

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.contract.log.asking import LogContract, OpenLogs, needs, stored
+from tests.contract.log.shorthand import LogContract, OpenLogs, needs, stored
 
 from penstock.errors import AppenderTaken, BadInput, Conflict, Fenced, Unsupported
 from penstock.log.store import LogStore

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.contract.log.asking import (
+from tests.contract.log.shorthand import (
     LogContract,
     OpenLogs,
     filled,

@@ -6,7 +6,7 @@ import contextlib
 
 import msgspec
 import pytest
-from tests.contract.log.asking import (
+from tests.contract.log.shorthand import (
     LogContract,
     OpenLogs,
     filled,

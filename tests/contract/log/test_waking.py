@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.contract.log.asking import LogContract, OpenLogs, filled, read_all, values
+from tests.contract.log.shorthand import LogContract, OpenLogs, filled, read_all, values
 
 from penstock.errors import BadInput, Closed
 from penstock.log.record import Offset, Partition

@@ -22,8 +22,8 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from tests.contract.queue.beside_model import QUEUES, Pair
 from tests.contract.queue.model import FINAL
-from tests.contract.queue.pair import QUEUES, Pair
 
 from penstock.clock import FakeClock
 from penstock.errors import LeaseLost

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.contract.queue import machine
-from tests.places import STORES
+from tests.store_urls import STORES
 
 from penstock import QueueStore, open_queues
 from penstock.testing import FakeClock

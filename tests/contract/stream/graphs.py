@@ -12,7 +12,7 @@ from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.contract.stream.asking import Row, Run, drained, fill, rows
+from tests.contract.stream.shorthand import Row, Run, drained, fill, rows
 
 from penstock.log.store import LogStore
 from penstock.stream.chaining import chain

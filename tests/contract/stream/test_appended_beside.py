@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from tests.contract.stream.asking import Run, records, told, wait_until
+from tests.contract.stream.shorthand import Run, records, told, wait_until
 
 from penstock.clock import from_micros
 from penstock.log.store import LogStore

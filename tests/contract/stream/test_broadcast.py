@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import pytest
-from tests.contract.stream.asking import Run, drained, fill, numbers, rows, values
+from tests.contract.stream.shorthand import Run, drained, fill, numbers, rows, values
 
 from penstock.errors import BadInput, Conflict, SchemaMismatch
 from penstock.log.store import LogStore

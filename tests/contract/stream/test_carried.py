@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 import pytest
-from tests.contract.stream.asking import Run, drained, told, values, wait_until
+from tests.contract.stream.shorthand import Run, drained, told, values, wait_until
 
 from penstock.clock import FakeClock, from_micros
 from penstock.errors import Conflict

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.contract.stream.asking import Run, drained, fill, numbers, records, rows, values
+from tests.contract.stream.shorthand import Run, drained, fill, numbers, records, rows, values
 from tests.contract.stream.test_ready import SECOND, clicks
 
 from penstock.errors import BadInput

@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from tests.contract.stream.asking import Run, drained, fill, numbers, records, told, values, wait_until
+from tests.contract.stream.shorthand import Run, drained, fill, numbers, records, told, values, wait_until
 
 from penstock.log.store import LogStore
 from penstock.policy import Batching, Reject, Retry

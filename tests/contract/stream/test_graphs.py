@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from tests.contract.stream import graphs
-from tests.contract.stream.asking import Run
 from tests.contract.stream.places import RUNNERS
+from tests.contract.stream.shorthand import Run
 
 import penstock
 from penstock import LogStore

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.contract.stream.asking import Row, Run, drained, fill, rows, values
+from tests.contract.stream.shorthand import Row, Run, drained, fill, rows, values
 from tests.contract.stream.test_ready import SECOND, clicks
 
 from penstock.errors import BadInput, PenstockError

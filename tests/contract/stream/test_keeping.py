@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.contract.stream.asking import Run, drained, fill, numbers, told, values, wait_until
+from tests.contract.stream.shorthand import Run, drained, fill, numbers, told, values, wait_until
 
 from penstock.clock import FakeClock, from_micros
 from penstock.errors import BadInput, Conflict, SchemaMismatch

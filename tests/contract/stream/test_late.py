@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.contract.stream.asking import Row, Run, drained, fill, records, rows, values
+from tests.contract.stream.shorthand import Row, Run, drained, fill, records, rows, values
 from tests.contract.stream.test_ready import SECOND, clicks, simple
 
 from penstock.errors import BadInput

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.contract.stream.asking import Run, fill, numbers, wait_until
+from tests.contract.stream.shorthand import Run, fill, numbers, wait_until
 from tests.contract.stream.test_failing import QUICK, Fails, failing
 
 from penstock.log.store import LogStore

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.contract.stream.asking import Row, Run, drained, fill, numbers, records, rows, values
+from tests.contract.stream.shorthand import Row, Run, drained, fill, numbers, records, rows, values
 
 from penstock.errors import BadInput
 from penstock.log.store import LogStore

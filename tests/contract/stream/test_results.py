@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import Any
 
 import pytest
-from tests.contract.stream.asking import Run, drained, fill, rows, values
+from tests.contract.stream.shorthand import Run, drained, fill, rows, values
 from tests.contract.stream.test_ready import SECOND, clicks, simple
 
 from penstock.errors import BadInput

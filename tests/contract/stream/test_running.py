@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from typing import Any
 
 import pytest
-from tests.contract.stream.asking import (
+from tests.contract.stream.shorthand import (
     Run,
     drained,
     fill,

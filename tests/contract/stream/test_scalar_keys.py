@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from tests.contract.stream.asking import Run, drained, fill, numbers, records, rows, values
+from tests.contract.stream.shorthand import Run, drained, fill, numbers, records, rows, values
 
 from penstock.log.store import LogStore
 from penstock.scalars import canonical_text, scalar_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.contract.stream.asking import Run, drained, fill, numbers, told, values, wait_until
+from tests.contract.stream.shorthand import Run, drained, fill, numbers, told, values, wait_until
 
 from penstock.clock import FakeClock, from_micros
 from penstock.log.store import LogStore

@@ -10,9 +10,9 @@ from typing import Any
 
 import anyio
 import pytest
-from tests.contract.queue.asking import Contract, OpenStore, take, take_one
-from tests.contract.queue.asking import end as end_entry
 from tests.contract.queue.settle.test_doubts import losing
+from tests.contract.queue.shorthand import Contract, OpenStore, take, take_one
+from tests.contract.queue.shorthand import end as end_entry
 
 from penstock import Context, Reject, Retry, Worker, aio, open_queues
 from penstock.errors import BadInput, Conflict, EntryNotFound, OutcomeUnknown, Undecodable, UniqueHeld

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.contract.queue.asking import Contract
+from tests.contract.queue.shorthand import Contract
 
 from penstock.clock import FakeClock
 from penstock.errors import EntryNotFound

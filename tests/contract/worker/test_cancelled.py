@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from tests.contract.queue.asking import PATIENCE, Contract, lease_of, put, take_one
+from tests.contract.queue.shorthand import PATIENCE, Contract, lease_of, put, take_one
 
 from penstock import Context, QueueStore, Retry, Worker
 from penstock.queue.batch import batch_status

@@ -11,7 +11,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 import pytest
-from tests.contract.queue.asking import (
+from tests.contract.queue.shorthand import (
     MINUTE,
     PATIENCE,
     Contract,

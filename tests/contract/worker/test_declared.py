@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.contract.queue.asking import Contract, OpenStore
+from tests.contract.queue.shorthand import Contract, OpenStore
 
 from penstock import Context, Queues, QueueStore, Retry, Worker
 from penstock.errors import BadInput, Conflict, NotOpen, ScheduleChanged

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.contract.queue.asking import (
+from tests.contract.queue.shorthand import (
     MINUTE,
     SECOND,
     Contract,

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from tests.contract.queue.asking import Contract
+from tests.contract.queue.shorthand import Contract
 
 from penstock import Context, QueueStore, Reject, Retry, Snooze, Worker
 from penstock.errors import BadInput

@@ -6,7 +6,7 @@ import threading
 
 import msgspec
 import pytest
-from tests.contract.queue.asking import Contract, OpenStore
+from tests.contract.queue.shorthand import Contract, OpenStore
 from tests.contract.worker.test_running import Latch, eventually, running
 
 from penstock.clock import FakeClock

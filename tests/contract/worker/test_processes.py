@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from tests.contract.queue import in_processes
-from tests.contract.queue.asking import Contract, OpenStore
+from tests.contract.queue.shorthand import Contract, OpenStore
 from tests.contract.worker.test_timeouts import ONCE, running, wait_for
 
 from penstock import QueueStore, Retry

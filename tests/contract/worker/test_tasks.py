@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.contract.queue.asking import OpenStore
+from tests.contract.queue.shorthand import OpenStore
 
 from penstock import Context, Queues, QueueStore, Retry, Task, Worker
 from penstock.errors import BadInput, NotOpen, PayloadTooLarge, WrongType

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from tests.contract.queue.asking import Contract, OpenStore, needs
 from tests.contract.queue.in_processes import sleep_or_return
+from tests.contract.queue.shorthand import Contract, OpenStore, needs
 
 from penstock import Queue, QueueStore, Retry, Worker
 from penstock.errors import BadInput

@@ -4,7 +4,7 @@ import logging
 from typing import Any
 
 import pytest
-from tests.contract.queue.asking import Contract
+from tests.contract.queue.shorthand import Contract
 
 from penstock import QueueStore, Reject, Retry, Snooze, open_queues
 from penstock.queue.handling.outcomes import ERROR_LENGTH, TRACEBACK_LENGTH

@@ -5,7 +5,7 @@ from __future__ import annotations
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from tests.contract.queue.asking import Contract, OpenStore
+from tests.contract.queue.shorthand import Contract, OpenStore
 
 from penstock import telemetry
 from penstock.clock import FakeClock

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.contract.queue.asking import Contract, trail
+from tests.contract.queue.shorthand import Contract, trail
 
 from penstock import versioned
 from penstock.clock import FakeClock

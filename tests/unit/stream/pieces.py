@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from tests.contract.stream.asking import Row, fill, records
+from tests.contract.stream.shorthand import Row, fill, records
 
 from penstock.log.store import LogStore
 from penstock.stream import (

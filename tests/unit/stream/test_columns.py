@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.contract.stream.asking import told
+from tests.contract.stream.shorthand import told
 from tests.unit.stream import column_flows
 
 import penstock

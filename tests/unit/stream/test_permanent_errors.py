@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract.stream.asking import fill, told, values, wait_until
+from tests.contract.stream.shorthand import fill, told, values, wait_until
 from tests.spark.in_process import InProcess
 from tests.unit.stream import flows
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract.stream.asking import told
+from tests.contract.stream.shorthand import told
 from tests.unit.stream import pieces
 
 import penstock

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract.stream.asking import fill, numbers, rows, told, wait_until
+from tests.contract.stream.shorthand import fill, numbers, rows, told, wait_until
 from tests.unit.stream import dying
 
 import penstock

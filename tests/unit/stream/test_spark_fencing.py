@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tests.contract.stream.asking import fill, numbers, told, values
+from tests.contract.stream.shorthand import fill, numbers, told, values
 
 import penstock
 

@@ -14,7 +14,7 @@ import penstock
 
 pytest.importorskip("pyspark", reason="pyspark is not installed here")
 
-from tests.contract.stream.asking import fill, numbers
+from tests.contract.stream.shorthand import fill, numbers
 from tests.faults.test_spark_runner import check
 
 ROOT = Path(__file__).parents[3]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract.stream.asking import fill, numbers, wait_until
+from tests.contract.stream.shorthand import fill, numbers, wait_until
 
 import penstock
 from penstock.stream.computation import computation

@@ -15,7 +15,7 @@ from penstock.service.access import check_queue
 from penstock.service.dashboard.formatting import Pieces, headers_shown, span, trace_id, value_pieces
 from penstock.service.dashboard.frame import PageRoute, Visiting
 from penstock.service.dashboard.queues import QueueName
-from penstock.service.shapes import ID
+from penstock.service.schemas import ID
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 

@@ -9,7 +9,7 @@ import msgspec
 
 from penstock.clock import SECOND, Duration, Micros, duration_micros, from_micros
 from penstock.codec import BYTES, MOST_DEPTH, depth_of
-from penstock.requests.item import masked_payload
+from penstock.gateway.item import masked_payload
 
 SHORT_ID = 8
 LONGEST_VALUE = 64 * 1024  # characters of a payload that are shown

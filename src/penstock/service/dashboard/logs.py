@@ -16,7 +16,7 @@ from penstock.service.access import check_log
 from penstock.service.dashboard.formatting import preview, value_pieces, whole_number
 from penstock.service.dashboard.frame import PageRoute, Visit, Visiting
 from penstock.service.logs import logs_of
-from penstock.service.shapes import NAME
+from penstock.service.schemas import NAME
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 

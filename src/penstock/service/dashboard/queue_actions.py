@@ -16,7 +16,7 @@ from penstock.service.dashboard.actions import WHY, Done, Field, Given, Plan, ac
 from penstock.service.dashboard.formatting import plural, short_id, whole_number
 from penstock.service.dashboard.frame import Visit
 from penstock.service.dashboard.reading import errors_of
-from penstock.service.shapes import read_labels
+from penstock.service.schemas import read_labels
 
 HOLDER = "dashboard"
 MOST_AT_ONCE = 10_000  # entries that one confirmation may touch

@@ -14,7 +14,7 @@ from penstock.service.dashboard.formatting import preview, whole_number
 from penstock.service.dashboard.frame import PageRoute, Visit, Visiting
 from penstock.service.dashboard.overview import RANGES, chosen_range, queue_rows, rate_charts
 from penstock.service.dashboard.reading import Slice, errors_of
-from penstock.service.shapes import NAME, read_labels
+from penstock.service.schemas import NAME, read_labels
 from penstock.service.workers import of_queue
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
-from tests.contract.queue.asking import (
+from tests.contract.queue.shorthand import (
     MINUTE,
     SECOND,
     Contract,

@@ -6,7 +6,7 @@ import threading
 
 import msgspec
 import pytest
-from tests.contract.queue.asking import (
+from tests.contract.queue.shorthand import (
     MINUTE,
     PATIENCE,
     SECOND,

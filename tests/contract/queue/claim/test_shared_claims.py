@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import pytest
-from tests.contract.queue.asking import (
+from tests.contract.queue.shorthand import (
     MINUTE,
     SECOND,
     Contract,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.contract.queue.asking import (
+from tests.contract.queue.shorthand import (
     MINUTE,
     Contract,
     OpenStore,

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from tests.contract.queue.asking import (
+from tests.contract.queue.shorthand import (
     PATIENCE,
     Contract,
     OpenStore,

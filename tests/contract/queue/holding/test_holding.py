@@ -6,7 +6,7 @@ import contextlib
 import itertools
 
 import pytest
-from tests.contract.queue.asking import (
+from tests.contract.queue.shorthand import (
     MINUTE,
     Contract,
     OpenStore,

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract.queue.asking import Contract, new
-from tests.places import Place
+from tests.contract.queue.shorthand import Contract, new
+from tests.store_urls import Place
 
 from penstock import QueueStore, open_queues
 from penstock.ids import new_nonce

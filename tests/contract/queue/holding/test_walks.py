@@ -26,8 +26,8 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from tests.contract.queue.asking import MINUTE, new, request
-from tests.places import STORES
+from tests.contract.queue.shorthand import MINUTE, new, request
+from tests.store_urls import STORES
 
 from penstock import QueueStore, open_queues
 from penstock.errors import LeaseLost

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from tests.contract.queue.asking import (
+from tests.contract.queue.shorthand import (
     SECOND,
     Contract,
     OpenStore,

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.contract.queue.asking import (
+from tests.contract.queue.shorthand import (
     MINUTE,
     Contract,
     OpenStore,

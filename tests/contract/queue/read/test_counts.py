@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from tests.contract.queue.asking import Contract, OpenStore, claim, end
+from tests.contract.queue.shorthand import Contract, OpenStore, claim, end
 
 from penstock.clock import SystemClock
 from penstock.queue.queues import QueueStore

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 from msgspec.structs import replace
-from tests.contract.queue.asking import (
+from tests.contract.queue.shorthand import (
     Contract,
     claim,
     dead,

@@ -7,7 +7,7 @@ from itertools import product
 from typing import Any
 
 import pytest
-from tests.contract.queue.asking import Contract, OpenStore, claim, end
+from tests.contract.queue.shorthand import Contract, OpenStore, claim, end
 
 from penstock import QueueStore
 from penstock.clock import FakeClock

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.contract.queue.asking import Contract, OpenStore, claim, end
+from tests.contract.queue.shorthand import Contract, OpenStore, claim, end
 
 from penstock.errors import Conflict
 from penstock.queue.removal import listed_queues

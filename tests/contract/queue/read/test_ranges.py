@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.contract.queue.asking import Contract, end, needs, put, take_one
+from tests.contract.queue.shorthand import Contract, end, needs, put, take_one
 
 from penstock.clock import FakeClock
 from penstock.queue.protocol import ROW, Find, Part

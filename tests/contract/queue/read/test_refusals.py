@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.contract.queue.asking import Contract, end, ending, lease_of, new, put, take_one
+from tests.contract.queue.shorthand import Contract, end, ending, lease_of, new, put, take_one
 
 from penstock.errors import BadInput, Conflict, EntryLeased, EntryNotFound, LeaseLost, PenstockError, UniqueHeld
 from penstock.queue import refusals

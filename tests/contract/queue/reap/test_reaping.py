@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from tests.contract.queue.asking import (
+from tests.contract.queue.shorthand import (
     Contract,
     OpenStore,
     claim,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.contract.queue.asking import Contract, OpenStore, in_threads, lease_of, put, take_one
+from tests.contract.queue.shorthand import Contract, OpenStore, in_threads, lease_of, put, take_one
 
 from penstock.clock import FakeClock
 from penstock.errors import BadInput, PayloadTooLarge

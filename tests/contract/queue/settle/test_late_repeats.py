@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.contract.queue.asking import (
+from tests.contract.queue.settle.test_doubts import losing
+from tests.contract.queue.shorthand import (
     Contract,
     end,
     ending,
@@ -15,7 +16,6 @@ from tests.contract.queue.asking import (
     trail,
     values,
 )
-from tests.contract.queue.settle.test_doubts import losing
 
 from penstock.clock import FakeClock
 from penstock.errors import Conflict, LeaseLost, OutcomeUnknown

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.contract.queue.asking import (
+from tests.contract.queue.shorthand import (
     MINUTE,
     Contract,
     OpenStore,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.contract.queue.asking import (
+from tests.contract.queue.shorthand import (
     MINUTE,
     SECOND,
     Contract,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.contract.queue.asking import (
+from tests.contract.queue.shorthand import (
     PATIENCE,
     Contract,
     ending,

@@ -8,7 +8,7 @@ from contextlib import nullcontext, suppress
 from typing import Any
 
 import pytest
-from tests.contract.queue.asking import (
+from tests.contract.queue.shorthand import (
     MINUTE,
     PATIENCE,
     Contract,

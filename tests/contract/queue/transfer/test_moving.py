@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.contract.queue.asking import Contract, OpenStore, claim, end, ids, needs, put, take, take_one, values
+from tests.contract.queue.shorthand import Contract, OpenStore, claim, end, ids, needs, put, take, take_one, values
 
 from penstock import failpoints
 from penstock.bus import Bus

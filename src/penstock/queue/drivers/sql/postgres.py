@@ -242,9 +242,7 @@ class PostgresServer:
         text = " ".join(str(error).split())
         match error:
             case pg.DiskFull() | pg.OutOfMemory():
-                return StoreFull(
-                    f"{self.name} has no room: {text}", hint="Free space on the server."
-                )
+                return StoreFull(f"{self.name} has no room: {text}", hint="Free space on the server.")
             case pg.InFailedSqlTransaction():
                 return Conflict(
                     f"the transaction of connection= on {self.name} has failed already.", hint="Roll it back first."

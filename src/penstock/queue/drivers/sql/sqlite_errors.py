@@ -20,9 +20,7 @@ FULL = ("SQLITE_FULL", "SQLITE_IOERR_SHMSIZE")  # no room in the file system, or
 
 def no_room(path: Path) -> StoreFull:
     """The error for a full disk."""
-    return StoreFull(
-        f"no room left for {path}; nothing was written.", hint="Free space on that disk."
-    )
+    return StoreFull(f"no room left for {path}; nothing was written.", hint="Free space on that disk.")
 
 
 def says_full(error: BaseException | None) -> bool:

@@ -14,11 +14,11 @@ from tests.backends import Backend, backend, free_port
 from penstock import Breaker, QueueStore, Retry, Worker, open_queues
 from penstock.breaker import BreakerConfig
 from penstock.errors import BadInput, PayloadTooLarge
-from penstock.requests.deliverer import Deliverer
-from penstock.requests.gateway import Gateway
-from penstock.requests.headers import retry_after
-from penstock.requests.item import read_item
-from penstock.requests.routes import Routes
+from penstock.gateway.delivery import Deliverer
+from penstock.gateway.headers import retry_after
+from penstock.gateway.intake import Gateway
+from penstock.gateway.item import read_item
+from penstock.gateway.routes import Routes
 from penstock.testing import FakeClock
 
 AT_ONCE = Retry(attempts=None, delays=["0s"])

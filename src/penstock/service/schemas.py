@@ -16,10 +16,10 @@ from pydantic_core import PydanticCustomError
 from penstock.clock import from_micros
 from penstock.codec import BYTES, MOST_DEPTH, depth_of
 from penstock.errors import BadInput
+from penstock.gateway.item import masked_payload
 from penstock.log.record import Record
 from penstock.queue.entry import AttemptState, Counts, Entry, HistoryRow, Lock, Unique, with_traceback
 from penstock.queue.protocol import Schedule
-from penstock.requests.item import masked_payload
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._%-]{0,127}$"
 Name = Annotated[str, Path(pattern=NAME, description="A name: letters, digits, `.`, `_`, `-`.")]

@@ -18,13 +18,13 @@ import msgspec
 
 from penstock.clock import Micros, duration_micros
 from penstock.errors import PenstockError, Undecodable
+from penstock.gateway.item import CREDENTIALS, QueuedRequest, read_item
+from penstock.gateway.routes import Batch, Route
 from penstock.queue.entry import Entry
 from penstock.queue.protocol import DocumentWrite, Find
 from penstock.queue.queues import QueueStore
-from penstock.requests.item import CREDENTIALS, QueuedRequest, read_item
-from penstock.requests.routes import Batch, Route
 
-logger = logging.getLogger("penstock.requests")
+logger = logging.getLogger("penstock.gateway")
 
 # What differs from request to request and says nothing about how it is to be treated, or is written again.
 OF_ONE_REQUEST = frozenset(

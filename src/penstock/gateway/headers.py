@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Protocol
 
-logger = logging.getLogger("penstock.requests")
+logger = logging.getLogger("penstock.gateway")
 
 QUEUE = "x-queue"
 EXPIRE_AFTER = "x-expire-after"

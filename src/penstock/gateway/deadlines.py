@@ -17,7 +17,7 @@ from typing import Any
 import httpcore2
 import httpx2
 
-from penstock.requests.addresses import checked_addresses
+from penstock.gateway.addresses import checked_addresses
 
 _left = threading.local()  # until: when this thread's exchange has to be over; sent: whether a byte has left
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
-from tests.contract.log.asking import wait_until
+from tests.contract.log.shorthand import wait_until
 from tools.kafka import Kafka
 
 import penstock

@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 
 from penstock.codec import prepared
+from penstock.gateway.batches import document_of, key_of
 from penstock.queue.entry import Entry
 from penstock.queue.protocol import DocumentWrite
 from penstock.queue.queues import QueueStore
-from penstock.requests.batches import document_of, key_of
 
 
 @prepared

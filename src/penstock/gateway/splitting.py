@@ -13,9 +13,9 @@ import msgspec
 
 from penstock.codec import prepared
 from penstock.errors import BadInput
-from penstock.requests.item import LONGEST_URI
-from penstock.requests.patterns import BoundedPattern
-from penstock.requests.routes import SHORTEST_LIMIT
+from penstock.gateway.item import LONGEST_URI
+from penstock.gateway.patterns import BoundedPattern
+from penstock.gateway.routes import SHORTEST_LIMIT
 
 COUNT = "x-static-queue-count"
 LONGEST_NAME = 128  # of a queue

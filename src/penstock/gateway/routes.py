@@ -13,9 +13,9 @@ import msgspec
 from penstock.clock import duration
 from penstock.codec import prepared
 from penstock.errors import BadInput
-from penstock.requests.addresses import is_never_a_backend, plain_address
-from penstock.requests.item import LONGEST_URI, shown
-from penstock.requests.patterns import BoundedPattern
+from penstock.gateway.addresses import is_never_a_backend, plain_address
+from penstock.gateway.item import LONGEST_URI, shown
+from penstock.gateway.patterns import BoundedPattern
 
 MOST_IN_BATCH = 1000
 LONGEST_TIMEOUT = 3600.0

@@ -13,12 +13,12 @@ from tests.backends import Backend
 from penstock import Breaker, QueueStore, Retry, Worker
 from penstock.breaker import BreakerConfig
 from penstock.errors import BadInput, StoreUnavailable
+from penstock.gateway import batches
+from penstock.gateway.delivery import Deliverer
+from penstock.gateway.intake import Gateway
+from penstock.gateway.item import QueuedRequest
+from penstock.gateway.routes import Batch, Routes
 from penstock.queue.protocol import DocumentWrite
-from penstock.requests import batches
-from penstock.requests.deliverer import Deliverer
-from penstock.requests.gateway import Gateway
-from penstock.requests.item import QueuedRequest
-from penstock.requests.routes import Batch, Routes
 from penstock.testing import FakeClock
 
 AT_ONCE = Retry(attempts=None, delays=["0s"])

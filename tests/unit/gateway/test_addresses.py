@@ -17,11 +17,11 @@ from tests.backends import Backend, backend
 
 from penstock import QueueStore, Retry, Worker, open_queues
 from penstock.errors import BadInput
-from penstock.requests.addresses import checked_addresses, plain_address
-from penstock.requests.deadlines import bounded_client
-from penstock.requests.deliverer import Deliverer
-from penstock.requests.gateway import Gateway
-from penstock.requests.routes import Routes
+from penstock.gateway.addresses import checked_addresses, plain_address
+from penstock.gateway.deadlines import bounded_client
+from penstock.gateway.delivery import Deliverer
+from penstock.gateway.intake import Gateway
+from penstock.gateway.routes import Routes
 
 REAL = socket.getaddrinfo
 

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import BadInput
-from penstock.requests import patterns
-from penstock.requests.patterns import BoundedPattern
-from penstock.requests.routes import Routes
-from penstock.requests.splitting import Splitter
+from penstock.gateway import patterns
+from penstock.gateway.patterns import BoundedPattern
+from penstock.gateway.routes import Routes
+from penstock.gateway.splitting import Splitter
 
 USUAL = [
     "/crm/(.*)", "/mail/.*", "/a/([^/]+)/b/([^/]+)/c", "/(.*)/orders/(.*)/lines/(.*)",

@@ -139,7 +139,7 @@ class RequestCodec:
     def encode(self, value: QueuedRequest) -> bytes:
         """The item's text."""
         if not isinstance(value, QueuedRequest):
-            raise BadInput(f"{value!r} is not a QueuedRequest.", hint="See penstock.requests.item.")
+            raise BadInput(f"{value!r} is not a QueuedRequest.", hint="See penstock.gateway.item.")
         if self._alphabet == "url":
             body = base64.urlsafe_b64encode(value.body).rstrip(b"=")
         else:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import BadInput
-from penstock.requests.routes import Route, Routes
+from penstock.gateway.routes import Route, Routes
 
 
 def test_the_first_whole_match_wins() -> None:

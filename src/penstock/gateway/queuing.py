@@ -15,14 +15,14 @@ import msgspec
 
 from penstock.clock import SECOND
 from penstock.errors import EntryNotFound
+from penstock.gateway.intake import FAMILY
+from penstock.gateway.item import CREDENTIALS, MASK, QueuedRequest, RequestCodec, masked_payload, read_item
+from penstock.gateway.patterns import BoundedPattern
 from penstock.names import escape_name, unescape_name
 from penstock.queue.entry import Entry, Lock
 from penstock.queue.protocol import Find
 from penstock.queue.queue import Queue
 from penstock.queue.queues import QueueStore
-from penstock.requests.gateway import FAMILY
-from penstock.requests.item import CREDENTIALS, MASK, QueuedRequest, RequestCodec, masked_payload, read_item
-from penstock.requests.patterns import BoundedPattern
 
 HOLDER = "redisques"
 SPEED_SECONDS = 60

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.contract.stream.asking import Run, drained, fill, payloads, values
+from tests.contract.stream.shorthand import Run, drained, fill, payloads, values
 
 from penstock.errors import BadInput
 from penstock.log.store import LogStore

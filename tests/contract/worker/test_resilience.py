@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.contract.queue.asking import Contract, claim, end, lease_of, new, put, take, take_one, trail, values
+from tests.contract.queue.shorthand import Contract, claim, end, lease_of, new, put, take, take_one, trail, values
 from tests.contract.worker.test_running import PATIENCE, Latch, eventually, running
 
 from penstock.clock import FakeClock

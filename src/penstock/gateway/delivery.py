@@ -19,15 +19,9 @@ import msgspec
 from penstock.breaker.breaker import Breaker
 from penstock.clock import Duration, Micros, duration_micros, from_micros
 from penstock.errors import BadInput, CircuitNotFound, PenstockError
-from penstock.policy import Outcome, Reject, Retry, Snooze, TryAgain
-from penstock.queue.entry import Entry
-from penstock.queue.handling.context import Context
-from penstock.queue.protocol import DocumentWrite
-from penstock.requests.answers import Answers
-from penstock.requests.batches import Batches, document_of, key_of
-from penstock.requests.deadlines import bounded_client, was_sent, within
-from penstock.requests.gateway import NOT_BELIEVED, Gateway
-from penstock.requests.headers import (
+from penstock.gateway.batches import Batches, document_of, key_of
+from penstock.gateway.deadlines import bounded_client, was_sent, within
+from penstock.gateway.headers import (
     has_retries,
     retries,
     retry_after,
@@ -35,12 +29,18 @@ from penstock.requests.headers import (
     timeout_seconds,
     unique_request_id,
 )
-from penstock.requests.item import CREDENTIALS, QueuedRequest, shown
-from penstock.requests.routes import Route, Routes
-from penstock.requests.slots import Slots
+from penstock.gateway.intake import NOT_BELIEVED, Gateway
+from penstock.gateway.item import CREDENTIALS, QueuedRequest, shown
+from penstock.gateway.responses import Answers
+from penstock.gateway.routes import Route, Routes
+from penstock.gateway.slots import Slots
+from penstock.policy import Outcome, Reject, Retry, Snooze, TryAgain
+from penstock.queue.entry import Entry
+from penstock.queue.handling.context import Context
+from penstock.queue.protocol import DocumentWrite
 from penstock.tracing import TRACEPARENT, TRACESTATE, Span
 
-logger = logging.getLogger("penstock.requests")
+logger = logging.getLogger("penstock.gateway")
 
 RETRY = Retry(attempts=None, delays=["1s", "2s", "5s", "10s"])
 TIMEOUT = 120.0

@@ -12,14 +12,14 @@ import msgspec
 
 from penstock.clock import from_micros
 from penstock.errors import BadInput, PayloadTooLarge
+from penstock.gateway.headers import QUEUE, duplicate_seconds, expires_after
+from penstock.gateway.item import CREDENTIALS, LONGEST_URI, METHODS, Alphabet, QueuedRequest, RequestCodec, shown
+from penstock.gateway.routes import Route, Routes
+from penstock.gateway.splitting import Splitter
 from penstock.names import escape_name, unescape_name
 from penstock.queue.entry import Unique
 from penstock.queue.queue import Queue
 from penstock.queue.queues import QueueStore
-from penstock.requests.headers import QUEUE, duplicate_seconds, expires_after
-from penstock.requests.item import CREDENTIALS, LONGEST_URI, METHODS, Alphabet, QueuedRequest, RequestCodec, shown
-from penstock.requests.routes import Route, Routes
-from penstock.requests.splitting import Splitter
 from penstock.tracing import trace_headers
 
 FAMILY = "requests."

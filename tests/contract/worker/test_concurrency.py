@@ -8,7 +8,7 @@ import threading
 from typing import Any
 
 import pytest
-from tests.contract.queue.asking import PATIENCE, Contract, OpenStore, end, in_threads, put, take, take_one
+from tests.contract.queue.shorthand import PATIENCE, Contract, OpenStore, end, in_threads, put, take, take_one
 from tests.contract.worker.test_running import eventually, running
 
 from penstock.clock import FakeClock

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 
 from penstock.errors import CircuitNotFound, PenstockError
-from penstock.requests.gateway import Gateway
+from penstock.gateway.intake import Gateway
 from penstock.service.access import WholeAdmin, WholeReader
 from penstock.service.circuits import breaker_of
 from penstock.service.keys import ApiKey
