@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -501,8 +502,11 @@ def test_a_worker_that_comes_back_to_a_cut_state_log(tmp_path: Path, monkeypatch
         assert sum(int(value) for value, _ in kept.values()) == COUNT
 
 
-def test_tasks_beyond_the_memory_read_their_state_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_tasks_beyond_the_memory_read_their_state_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two tasks in one worker that may hold one entry: each drops the other, and says so."""
+    monkeypatch.setattr(task, "_held", OrderedDict())  # nothing of other tests
     totals = []
     with ExitStack() as stores:
         drivers = []

@@ -71,12 +71,18 @@ def _hold(place: tuple[str, str, int], task: PartitionTask, limit: int) -> None:
     """Hold a task here for its next batch; those that were not used for longest are dropped."""
     _held[place] = task
     total = sum(map(len, _held.values()))
-    while total > limit and len(_held) > 1:
-        (_, name, index), oldest = _held.popitem(last=False)
-        total -= len(oldest)
+    for other in [*_held][:-1]:  # the one that was just used stays
+        size = len(_held[other])
+        if total <= limit:
+            break
+        if not size:
+            continue
+        oldest = _held.pop(other)
+        total -= size
+        _, name, index = other
         logger.warning(
             "task %s of %s is dropped from memory with %s entries of state, and read again for its next batch: "
             "a worker process holds %s entries. SparkRunner(state_in_memory=...) sets how many.",
-            index, name, len(oldest), limit,
+            index, name, size, limit,
         )  # fmt: skip
         oldest.abandon()
