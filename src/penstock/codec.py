@@ -89,7 +89,7 @@ class JsonCodec(Generic[T]):
             raise _wrong_type(self._type, value, "is not an instance of it")
         try:
             payload = self._encoder.encode(value)
-            if is_exact:
+            if is_exact or (self._loose and _is_plain_struct(value)):  # without a type all of it can be read
                 return payload
             back = self._decoder.decode(payload)
         except Exception as cause:  # also what the type's own checks raise
@@ -221,6 +221,11 @@ def _has_no_json_form(type_: type) -> bool:
 
 
 _SAME_IN_JSON = frozenset({str, int, bool, type(None)})  # most values are: they are passed over at once
+
+
+def _is_plain_struct(value: Any) -> bool:
+    """Whether it is a struct of texts, whole numbers and truth values only: JSON changes none of it, at any depth."""
+    return isinstance(value, msgspec.Struct) and _SAME_IN_JSON.issuperset(map(type, msgspec.structs.astuple(value)))
 
 
 def changed_by_json(value: Any) -> str | None:
