@@ -287,6 +287,7 @@ def test_no_round_trip_reads_all_that_wait(store: Any, admin: Any, analysed: str
             "attempts": MOST_ATTEMPTS, "max_attempts": None, "claim": "id", "owner": "owner", "lease": 60_000_000,
             "above": -(2**31), "from_due": None, "from_seq": None,
             "codecs": [], "result_bodies": [], "result_codecs": [], "lasting": [], "values": [],
+            "result_queues": [], "batches": [],
         }  # fmt: skip
         statement = store.driver.server.transactions._catalogue.statements["round_trip"]
         explain = statement._replace(text=f"EXPLAIN {statement.text}")

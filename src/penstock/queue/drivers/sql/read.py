@@ -139,8 +139,14 @@ def _tail(row: str, conditions: list[str], where: Find) -> str:
 
 def count_ended(session: Session, since_us: Micros) -> list[EndedCount] | None:
     """Ended attempts by queue and outcome, or None if there are too many to count."""
+    first = session.row("ended_after", seq=0)
+    if first is None:
+        return []
     end = last(session, "history")
-    low, high = 0, end  # rows end nearly in the order of their numbers, so the first one is sought by halving
+    low, high = (
+        first[0] - 1,
+        end,
+    )  # rows end nearly in the order of their numbers, so the first one is sought by halving
     while high - low > 1:
         middle = (low + high) // 2
         row = session.row("ended_after", seq=middle)

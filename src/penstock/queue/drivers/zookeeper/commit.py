@@ -172,10 +172,10 @@ class Commit:
 
     def _write_dead(self, old: Dead | None, new: Dead | None) -> None:
         if old is not None:
-            self._add("delete", self._layout.dead(old.live.queue, number_of(old.live.seq)))
+            self._add("delete", self._layout.dead(old.live.queue, number_of(old.live.body.number)))
             self._changes.append(Change("dead", old.live.queue, old.live.id, None))
         if new is not None:
-            queue, number = new.live.queue, number_of(new.live.seq)
+            queue, number = new.live.queue, number_of(new.live.body.number)  # as in `entries`
             self._buckets.setdefault(queue, set()).add(number // BUCKET)
             data = serialization.write_dead(new)
             self._add("create", self._layout.dead(queue, number), data)
