@@ -205,7 +205,7 @@ class TestHalfOfItGone:
         lost = runner(stateful()).start()
         assert not lost.drain("60s")
         assert "state of count has seen mid" in told(lost)
-        assert "reset('count')" in told(lost)
+        assert "stream reset MODULE:TOPOLOGY URL count" in told(lost)
         reset(first)
         drained(runner, stateful(), final=False)
         assert counted(logs) == {**dict.fromkeys(range(1, 5), 10), **dict.fromkeys(range(5, 9), 5)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, Literal
 
@@ -12,11 +12,21 @@ from penstock.clock import Micros, duration_micros, from_micros
 from penstock.errors import BadInput
 from penstock.log.record import Headers, Moment, Record, micros
 from penstock.names import did_you_mean
+from penstock.scalars import Scalar, canonical_text, scalar_of
 from penstock.stream.computation import STOP, Computation, Names, names_of
 from penstock.stream.context import SAME, Context
-from penstock.stream.operators import at_least, check_arguments, check_streams, rekey, running_fold, set_options
+from penstock.stream.operators import (
+    FieldFold,
+    at_least,
+    check_arguments,
+    check_streams,
+    rekey,
+    running_fold,
+    set_options,
+)
 from penstock.stream.state import fresh
 from penstock.stream.timers import Timer
+from penstock.stream.windows import windowed_fold
 
 
 class chain(Computation):
@@ -42,6 +52,8 @@ class chain(Computation):
         self.steps = steps
         self.last = steps[-1]
         self.states, self.version = self.last.states, self.last.version
+        # A fold of one's own may change a value that is in several windows.
+        self.shares_values = isinstance(self.last, windowed_fold) and type(self.last.fold) is not FieldFold
         written = _unique(stream for step in steps for stream in names_of(step.outputs))
         read = _unique(stream for step in steps for stream in names_of(step.inputs))
         self.inner = {stream: _readers(steps, stream) for stream in written if stream in read}
@@ -58,7 +70,7 @@ class chain(Computation):
     def process(self, record: Record[Any], ctx: Context) -> None:
         """Run the record through every step that reads its stream."""
         for step in self.readers[ctx.stream]:
-            step.process(record, ChainContext(self, ctx, record, ctx.stream))  # type: ignore[arg-type]
+            step.process(record, ChainContext(self, step, ctx, record, ctx.stream))  # type: ignore[arg-type]
 
     def on_timer(self, timer: Timer, ctx: Context) -> None:
         """Only the last step has timers."""
@@ -96,7 +108,7 @@ class chain(Computation):
 
     def _check_keys(self) -> None:
         """Refuse steps that change keys before one that keeps state: a key's records would be in several partitions."""
-        for step in self.steps[:-1]:
+        for step in _flat(self.steps[:-1]):
             if self.last.keeps and isinstance(step, rekey):
                 raise _changed_key(self, step.name)
 
@@ -123,8 +135,8 @@ class ChainedRecord(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def payload(self) -> bytes:
-        """The value as JSON, for steps that want bytes."""
-        return msgspec.json.encode(self.value)
+        """The value as JSON, for steps that want bytes; bytes are themselves."""
+        return self.given if isinstance(self.given, bytes) else msgspec.json.encode(self.given)
 
     @property
     def time(self) -> datetime:
@@ -139,15 +151,32 @@ class ChainedRecord(msgspec.Struct, frozen=True, eq=False):
 class ChainContext:
     """The context of one step for one record: what it produces for the next step is processed at once."""
 
-    def __init__(self, owner: chain, ctx: Context, record: Record[Any] | ChainedRecord, stream: str) -> None:
+    def __init__(
+        self, owner: chain, step: Computation, ctx: Context, record: Record[Any] | ChainedRecord, stream: str
+    ) -> None:
         """``stream`` is the one that the record came from."""
         self._chain = owner
+        self._step = step
         self._ctx = ctx
         self.record = record
         self.stream = stream
-        first_key = None if ctx.own_key is None else ctx.key
+        outer = ctx if isinstance(ctx, ChainContext) else None
+        self.source_key: str = (ctx.own_key or "") if outer is None else outer.source_key  # of the record that came in
+        first_key = None if ctx.own_key is None else scalar_of(ctx.own_key) if outer is None else outer.own_key
         self.own_key = record.key if isinstance(record, ChainedRecord) else first_key
-        self.key = "" if self.own_key is None else self.own_key
+
+    @property
+    def key(self) -> Any:
+        """The key of the record at work, or in a step with state the one that it made current."""
+        if self._step.keeps:
+            return self._ctx.key
+        return "" if self.own_key is None else self.own_key
+
+    @key.setter
+    def key(self, key: Scalar) -> None:
+        if not self._step.keeps:
+            raise self._no_state("another key")
+        self._ctx.key = key
 
     def produce(
         self, stream: str, value: Any, *, key: Any = SAME, partition: int | None = None,
@@ -160,8 +189,7 @@ class ChainContext:
         added = {**added, **headers} if headers else added
         readers = self._chain.inner.get(stream)
         is_kept = readers is not None and self._chain.last in readers and self._chain.last.keeps
-        source_key = self._ctx.own_key
-        if is_kept and own_key != source_key and (own_key or source_key):
+        if is_kept and _text_of(own_key) != self.source_key:
             raise _changed_key(self._chain, "a step")
         if readers is None or stream in self._chain.stored:
             output = value.given if isinstance(value, ChainedRecord) else value
@@ -172,9 +200,9 @@ class ChainContext:
             value = value.value
         source = self._ctx.record
         assert source is not None  # noqa: S101 - a chain has no timers
-        record = ChainedRecord(value, own_key, at, added, source, is_kept)
+        record = ChainedRecord(value, own_key, at, added, source, is_kept and self._chain.shares_values)
         for step in readers:
-            step.process(record, ChainContext(self._chain, self._ctx, record, stream))  # type: ignore[arg-type]
+            step.process(record, ChainContext(self._chain, step, self._ctx, record, stream))  # type: ignore[arg-type]
 
     @property
     def time_us(self) -> Micros:
@@ -192,8 +220,35 @@ class ChainContext:
         return self.record.time_us < self._ctx.low
 
     def __getattr__(self, name: str) -> Any:
-        """Watermark, partition, clock and so on are those of the computation."""
+        """Watermark, partition, clock and so on are those of the computation; state is that of the last step."""
+        if name in _OF_STATE and not self._step.keeps:
+            raise self._no_state(name)
         return getattr(self._ctx, name)
+
+    def _no_state(self, wanted: str) -> BadInput:
+        return BadInput(
+            f"{self._step.name} in {self._chain.name} asked for {wanted}, and has no state or timers.",
+            hint="Only the last step of a chain may have some: declare them there.",
+        )
+
+
+_OF_STATE = frozenset({"value", "list", "map", "set_timer", "set_timer_after", "clear_timer", "timer"})
+
+
+def _text_of(key: Any) -> str:
+    """A key as text, as it is in a log; none is the same as an empty one."""
+    if key is None:
+        return ""
+    return key.decode("utf-8", "surrogateescape") if isinstance(key, bytes) else canonical_text(key)
+
+
+def _flat(steps: Iterable[Computation]) -> Iterator[Computation]:
+    """Steps, and those of chains among them."""
+    for step in steps:
+        if isinstance(step, chain):
+            yield from _flat(step.steps)
+        else:
+            yield step
 
 
 def _changed_key(owner: chain, step: str) -> BadInput:
@@ -224,6 +279,17 @@ def _check_step(name: str, step: object, *, is_last: bool) -> None:
         )
     if step.policy is not STOP:
         raise BadInput(f"{step.name} in {name} has a policy of its own.", hint="Give the policy to the chain.")
+    if step.idle != Computation.idle:
+        raise BadInput(f"{step.name} in {name} has idle= of its own.", hint="Give idle= to the chain.")
+    if step.broadcast:
+        raise BadInput(
+            f"{step.name} in {name} has a broadcast input.", hint="Add it to the topology by itself, before the chain."
+        )
+    if not is_last and duration_micros(step.output_delay):
+        raise BadInput(
+            f"{step.name} in {name} has an output_delay: the steps behind it would take its records for late.",
+            hint="End the chain with it, so that the readers of its stream wait.",
+        )
 
 
 def _checked_stored(name: str, stored: Names, inner: Mapping[str, Any]) -> tuple[str, ...]:

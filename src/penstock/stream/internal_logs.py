@@ -26,6 +26,7 @@ from penstock.stream.engine.changelog import (
     check_shapes,
     decoded_change,
     probe_entry,
+    start_over,
     state_log,
 )
 from penstock.stream.engine.state_store import Entry
@@ -71,7 +72,7 @@ def make_state_log(store: LogStore, computation: str, partitions: int) -> None:
     if existing != partitions:
         raise Conflict(
             f"the state of {computation} is kept for {existing} partitions, and its inputs have {partitions} now.",
-            hint=f"Keep the number of partitions, or start over with reset({computation!r}).",
+            hint=f"Keep the number of partitions, or start over with {start_over(computation)}.",
         )
 
 

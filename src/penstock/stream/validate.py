@@ -11,6 +11,7 @@ from penstock.log.routing import check_codec
 from penstock.log.store import LogStore
 from penstock.names import did_you_mean
 from penstock.policy import Batching
+from penstock.stream.chaining import chain
 from penstock.stream.columns import Columns, check_columns, value_type
 from penstock.stream.computation import Policy
 from penstock.stream.engine.changelog import check_states, state_log
@@ -79,7 +80,21 @@ def _check_node(topology: Topology, node: Node) -> None:
         for stream in node.inputs.values():
             value_type(stream, topology.streams[stream].coder)
     _check_declared(topology, node)
+    _check_hidden(topology, node)
     node.fresh()
+
+
+def _check_hidden(topology: Topology, node: Node) -> None:
+    """Refuse a declared stream that a chain writes only between its steps: its other readers would get nothing."""
+    computation = node.computation
+    if not isinstance(computation, chain):
+        return
+    hidden = (computation.inner.keys() - computation.stored) & topology.streams.keys()
+    for stream in sorted(hidden - set(node.outputs.values())):
+        raise BadInput(
+            f"stream {stream} is declared, and {node.name} writes it only between its steps.",
+            hint=f"Write it as well with stored={stream!r}, or leave it out of the topology.",
+        )
 
 
 def _check_declared(topology: Topology, node: Node) -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.contract.stream.shorthand import Run, drained, fill, numbers, records, rows, values
 from tests.contract.stream.test_ready import SECOND, clicks
 
-from penstock.errors import BadInput
+from penstock.errors import BadInput, Conflict
 from penstock.log.store import LogStore
 from penstock.policy import Retry
 from penstock.stream.chaining import chain
@@ -46,6 +46,7 @@ def steps() -> list[Computation]:
     ]
 
 
+DELAYED = map_values("m", abs, "a", "b", output_delay="1s")
 OUTER = ("dropped", "odd", "out")
 
 
@@ -215,6 +216,74 @@ class TestChains:
         assert not one.drain("20s")
         assert any("changes the key" in (status.error or "") for status in one.status())
 
+    @pytest.mark.parametrize("count", [3, 200])
+    def test_keys_that_are_not_text(self, logs: LogStore, runner: Run, count: int) -> None:
+        """However few records come: they are folded, or processed one by one."""
+        fill(logs, "in", [(f"k{number}", number, SECOND) for number in range(count)], partitions=2)
+        topology = (
+            Topology("scalars", partitions=2).stream("in", int).stream("by-digit", int).stream("out").stream("seen")
+        )
+        topology.add(rekey("digit", lambda value: value % 3, "in", "by-digit"))
+        topology.add(
+            chain("sum", map_values("one", lambda value: 1, "by-digit", "ones"), running_sum("s", "ones", "out"))
+        )
+
+        @computation("note", inputs="kept", outputs="seen", states=[Value("n", int, 0)])
+        def note(record: Any, ctx: Any) -> None:
+            assert ctx.key == record.value % 3, "the scalar that it was given as"
+            ctx.value("n").set(ctx.value("n").get() + 1)
+            ctx.produce("seen", [ctx.key, ctx.value("n").get()])
+
+        topology.add(chain("notes", map_values("same", lambda value: value, "by-digit", "kept"), note))
+        drained(runner, topology)
+        sums = {record.key: record.value for record in records(logs, "out")}
+        assert sorted(sums.values()) == sorted(len(range(digit, count, 3)) for digit in range(3))
+        assert sorted(values(logs, "seen")) == sorted(
+            [digit, number] for digit in range(3) for number in range(1, len(range(digit, count, 3)) + 1)
+        )
+
+    def test_the_last_step_may_make_another_key_current_and_no_other(self, logs: LogStore, runner: Run) -> None:
+        @computation("other", inputs="same", outputs="out", states=[Value("n", int, 0)])
+        def other(record: Any, ctx: Any) -> None:
+            ctx.key = "all"
+            ctx.value("n").set(ctx.value("n").get() + record.value)
+            ctx.produce("out", [ctx.key, ctx.value("n").get()])
+
+        @computation("steals", inputs="in", outputs="same")
+        def steals(record: Any, ctx: Any) -> None:
+            ctx.value("n").set(100)
+
+        fill(logs, "in", [("a", 1, 1), ("b", 2, 2)])
+        topology = Topology("keys").stream("in", int).stream("out")
+        topology.add(chain("c", map_values("m", lambda value: value, "in", "same"), other))
+        drained(runner, topology)
+        assert max(values(logs, "out")) == ["all", 3]
+        topology = Topology("keys").stream("in", int).stream("out").add(chain("d", steals, other))
+        one = runner(topology)
+        one.start()
+        assert not one.drain("20s")
+        assert any("Only the last step" in (status.error or "") for status in one.status())
+
+    def test_the_state_of_other_inputs_is_refused(self, logs: LogStore, runner: Run) -> None:
+        """The total of a stream would be counted on with the records that it was made of."""
+        fill(logs, "in", numbers(6))
+        topology = Topology("t").stream("in", int).stream("x", int).stream("out")
+        topology.add(filter_values("pos", lambda value: value >= 0, "in", "x")).add(running_sum("total", "x", "out"))
+        drained(runner, topology, final=False)
+        topology = Topology("t").stream("in", int).stream("out")
+        topology.add(
+            chain("total", filter_values("pos", lambda value: value >= 0, "in", "x"), running_sum("s", "x", "out"))
+        )
+        with pytest.raises(Conflict, match="was made from x; it reads in now"):
+            runner(topology)
+
+    def test_a_hidden_stream_that_is_declared_is_refused(self) -> None:
+        topology = Topology("t").stream("in", int).stream("x", int).stream("out").stream("seen")
+        piece = chain("c", map_values("m", abs, "in", "x"), running_sum("s", "x", "out"))
+        topology.add(map_values("reads", str, "x", "seen")).add(piece)
+        with pytest.raises(BadInput, match="only between its steps"):
+            topology.check()
+
     def test_windows_share_nothing_of_what_a_step_made(self, logs: LogStore, runner: Run) -> None:
         def add(held: list[Any], value: list[int]) -> list[Any]:
             value.append(-1)
@@ -250,6 +319,20 @@ class TestChains:
             (lambda: chain("c", running_count("l", "a", "b"), map_values("m", abs, "b", "c")), "not the last step"),
             (lambda: chain("c", rekey("r", str, "a", "b"), running_count("l", "b", "c")), "changes the key"),
             (lambda: chain("c", join("j", "a", "b", "c", within="1s", joiner=max)), "several inputs"),
+            (
+                lambda: chain("c", map_values("m", abs, "a", "b", output_delay="1s"), running_count("l", "b", "c")),
+                "output_delay",
+            ),
+            (lambda: chain("c", map_values("m", abs, "a", "b", idle="1s")), "idle= of its own"),
+            (lambda: chain("c", computation("m", inputs=["a", "r"], outputs="b", broadcast="r")(print)), "broadcast"),
+            (
+                lambda: chain(
+                    "c",
+                    chain("i", rekey("r", str, "a", "b"), map_values("m", abs, "b", "c")),
+                    running_count("l", "c", "d"),
+                ),
+                "changes the key",
+            ),
             (lambda: chain("c", windowed_top("t", "a", "b", Tumbling("1s"), 3, by=abs)), "values of single records"),
             (lambda: chain("c", "step"), "not a computation"),  # type: ignore[arg-type]
             (

@@ -12,6 +12,7 @@ from penstock.clock import FakeClock, from_micros
 from penstock.errors import BadInput, Conflict, SchemaMismatch
 from penstock.log.store import LogStore
 from penstock.stream.computation import Computation, computation
+from penstock.stream.internal_logs import make_state_log
 from penstock.stream.state import List, Map, Value
 from penstock.stream.topology import Topology
 
@@ -311,7 +312,7 @@ class TestVersions:
     def test_another_shape_is_refused(self, logs: LogStore, runner: Run, options: Any, says: str) -> None:
         with pytest.raises(SchemaMismatch, match=says) as told:
             runner(self.topology(**options))
-        assert "reset('count')" in str(told.value)
+        assert "stream reset MODULE:TOPOLOGY URL count" in str(told.value)
 
     def test_an_older_version_is_refused(self, logs: LogStore, runner: Run) -> None:
         class Two(Computation):
@@ -346,9 +347,14 @@ class TestVersions:
         assert values(logs, "out")[-2:] == ["k1 had 5 in version 1"] * 2
 
     def test_another_number_of_partitions_is_refused(self, logs: LogStore, runner: Run) -> None:
-        logs.create("in2", 3)
+        self.topology(states=[Value("n", int)])
+        with pytest.raises(Conflict, match="kept for 1 partitions"):
+            make_state_log(logs, "count", 3)
+
+    def test_another_input_is_refused(self, logs: LogStore, runner: Run) -> None:
+        logs.create("in2", 1)
         topology = self.topology(states=[Value("n", int)])
         moved = Topology("moved").stream("in2", int).stream("out")
         moved.add(topology.nodes["count"].computation, streams={"in": "in2"})
-        with pytest.raises(Conflict, match="kept for 1 partitions"):
+        with pytest.raises(Conflict, match="was made from in; it reads in2 now"):
             runner(moved).start()

@@ -156,7 +156,7 @@ class TestStateThatCannotBeRead:
         [status] = running.status()
         assert (status.state, status.restarts) == ("failed", 0)
         assert f"tally has stopped at tally.state-01, offset {end}: Undecodable: " in str(status.error)
-        assert "reset('tally')" in str(status.error)
+        assert "stream reset MODULE:TOPOLOGY URL tally" in str(status.error)
         assert logs.committed("in", "tally")[1] == before[1][1]
         assert [one for one in progress_of(logs, flows.tallies()) if one.problem and "tally.state-01" in one.problem]
 

@@ -73,9 +73,11 @@ class RecordColumns:
         if int(self.times.min()) < -FAR or self.newest > FAR:
             raise NotExact("a time is beyond every calendar.")
         if before is not None:
-            self._values, ranks = before.run(self.decoded())
-            self.keys, self.headers = self.keys.take(list(ranks)), self.headers.take(list(ranks))
-            self.times = self.times[list(ranks)]
+            import numpy as np
+
+            self._values, passed = before.run(self.decoded())
+            ranks = np.fromiter(passed, np.int64, len(passed))
+            self.keys, self.headers, self.times = self.keys.take(ranks), self.headers.take(ranks), self.times[ranks]
         self.count = len(self.times)
 
     def decoded(self) -> list[Any]:

@@ -250,19 +250,30 @@ def check_states(states: Iterable[Any], owner: str) -> None:
         seen.add(state.name)
 
 
+def start_over(computation: str) -> str:
+    """How to let a computation start over, for hints."""
+    return f"penstock stream reset MODULE:TOPOLOGY URL {computation}"
+
+
 def check_inputs(computation: Computation, before: Mapping[str, str], now: Mapping[str, str]) -> None:
     """Raise when an input is another log than the one that the state was made from."""
+    if before and now and not before.keys() & now.keys():
+        raise Conflict(
+            f"the state of {computation.name} was made from {', '.join(sorted(before))}; it reads "
+            f"{', '.join(sorted(now))} now, from the beginning, and would count twice what it knows already.",
+            hint=f"Give the computation another name, or start over with {start_over(computation.name)}.",
+        )
     for log, identity in now.items():
         if is_another(before.get(log, ""), identity):
             raise Conflict(
                 f"the state of {computation.name} is of another log {log!r}: it was created again since.",
-                hint=f"Bring the old log back, or start over with reset({computation.name!r}).",
+                hint=f"Bring the old log back, or start over with {start_over(computation.name)}.",
             )
 
 
 def check_shapes(computation: Computation, last: Change) -> None:
     """Raise if stored state does not fit the code: wrong version without upgrade(), or another shape."""
-    out = f"Start over with reset({computation.name!r}), or run the code that wrote it."
+    out = f"Start over with {start_over(computation.name)}, or run the code that wrote it."
     if last.version > computation.version:
         raise SchemaMismatch(
             f"the state of {computation.name} was written by version {last.version}; this is {computation.version}.",
@@ -303,7 +314,7 @@ def probe_entry(computation: Computation, cell: Cell, entry: Entry) -> None:
         raise SchemaMismatch(
             f"state {entry.state!r} of {computation.name} has values that do not fit its type: {cause.message}",
             hint="Give new fields a default, or raise version and override upgrade(). "
-            f"Start over with reset({computation.name!r}).",
+            f"Start over with {start_over(computation.name)}.",
         ) from cause
 
 
@@ -315,6 +326,6 @@ def decoded_change(payload: bytes, partition: Partition, offset: int) -> Change:
         computation = partition.log.removesuffix(state_log(""))
         raise Undecodable(
             f"offset {offset} of {partition} is not a state change: {cause}.",
-            hint=f"Only runners may append to it. Restore it from a backup, or start over with reset({computation!r}).",
+            hint=f"Only runners may append to it. Restore it from a backup, or {start_over(computation)}.",
             partition=str(partition), offset=offset,
         ) from cause  # fmt: skip

@@ -18,6 +18,7 @@ from penstock.errors import Fenced, StoreCorrupt, StoreUnavailable
 from penstock.log.protocol import Commit, Committed
 from penstock.log.store import LogStore
 from penstock.policy import Retry
+from penstock.stream.engine.changelog import start_over
 from penstock.stream.engine.checkpoint import Checkpoint
 from penstock.stream.engine.engine import Engine
 from penstock.stream.engine.permanent import failed_at, is_permanent
@@ -225,7 +226,7 @@ class Membership:
             if time.monotonic() - self._began > UNSEEN:
                 raise StoreUnavailable(
                     f"the state of {self._node.name} is behind its offsets: was its log cut, or were they moved?",
-                    hint=f"Start over with reset({self._node.name!r}).",
+                    hint=f"Start over with {start_over(self._node.name)}.",
                 )
             return None
         moved = self._input.seek(index, offsets)
