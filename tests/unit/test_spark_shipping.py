@@ -1,8 +1,6 @@
 """Types that are defined in a script reach Spark's workers whole."""
 
-from __future__ import annotations
-
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import pytest
@@ -66,3 +64,36 @@ def test_a_struct_keeps_its_methods() -> None:
     assert msgspec.json.encode(basket) == b'{"type":"b","items":["tea","milk"],"limit":3}'
     with pytest.raises(ValueError, match="too many"):
         there(("a", "b", "c", "d"))
+
+
+def test_a_struct_keeps_the_order_of_its_fields() -> None:
+    class Named(msgspec.Struct, kw_only=True, array_like=True):
+        auction: int
+        note: str = ""
+
+    class Bid(Named, array_like=True):
+        price: int
+        extra: int = 0
+
+    class Late(msgspec.Struct):
+        first: int
+        second: int = 2
+
+    class Required(Named, kw_only=True, array_like=True):
+        last: int
+
+    for kind in (Bid, Late, Required):
+        there = sent(kind)
+        assert there.__struct_fields__ == kind.__struct_fields__
+        assert there.__match_args__ == kind.__match_args__
+    written = msgspec.json.encode(Bid(auction=7, price=100))
+    read = msgspec.json.decode(written, type=sent(Bid))
+    assert (read.auction, read.price) == (7, 100)
+
+
+def test_a_struct_keeps_its_constraints() -> None:
+    class Order(msgspec.Struct):
+        amount: Annotated[int, msgspec.Meta(ge=1, description="pieces")]
+
+    with pytest.raises(msgspec.ValidationError, match=">= 1"):
+        msgspec.json.decode(b'{"amount": 0}', type=sent(Order))

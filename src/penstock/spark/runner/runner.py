@@ -90,7 +90,7 @@ class SparkRunner(Runner):
 
     def _spec(self, node: Node) -> TaskSpec:
         """What workers need of a computation. Raises if it cannot be sent to them."""
-        from penstock.spark.runner.shipping import TaskSpec, packed
+        from penstock.spark.runner.shipping import TaskSpec, packed, unpacked
 
         part = self.topology.only(node.name)
         mine = {*node.inputs.values(), *node.outputs.values()}
@@ -100,11 +100,12 @@ class SparkRunner(Runner):
         if self._state_in_memory is not None:
             spec.state_in_memory = self._state_in_memory
         try:
-            packed(spec)
+            unpacked.__wrapped__(packed(spec))  # what a worker could not read is found here
         except Exception as cause:
             raise BadInput(
                 f"computation {node.name} cannot be sent to Spark's workers: {cause}.",
-                hint="Open files, locks and connections in init(), not in __init__() or around the function.",
+                hint="Open files, locks and connections in init(), not in __init__() or around the function. "
+                "A class that cannot travel goes into a module that the workers can import.",
             ) from cause
         return spec
 

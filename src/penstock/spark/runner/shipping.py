@@ -28,6 +28,10 @@ _OWN = frozenset({
     "__module__", "__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__", "__slots__",
     "__struct_fields__", "__dict__", "__weakref__", "__static_attributes__", "__firstlineno__",
 })  # fmt: skip
+_CONSTRAINTS = (
+    "gt", "ge", "lt", "le", "multiple_of", "pattern", "min_length", "max_length", "tz", "title", "description",
+    "examples", "extra_json_schema", "extra",
+)  # fmt: skip
 
 STATE_IN_MEMORY = 2_000_000  # entries, about 1 GB
 
@@ -61,6 +65,8 @@ class _Pickler(cloudpickle.CloudPickler):
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, type) and isinstance(obj, type(msgspec.Struct)) and not _is_importable(obj):
             return _struct, (obj.__name__, *_parts(obj))
+        if isinstance(obj, msgspec.Meta):
+            return _meta, ({name: getattr(obj, name) for name in _CONSTRAINTS if getattr(obj, name) is not None},)
         return super().reducer_override(obj)  # type: ignore[no-untyped-call]
 
 
@@ -75,24 +81,24 @@ def _is_importable(kind: type) -> bool:
 
 
 def _parts(kind: Any) -> tuple[Any, ...]:
-    own = inspect.get_annotations(kind)
-    fields = [
-        (field.name, field.type, field.default, field.default_factory)
-        for field in msgspec.structs.fields(kind)
-        if field.name in own
-    ]
+    known = {field.name: field for field in msgspec.structs.fields(kind)}
+    own = [known[name] for name in inspect.get_annotations(kind) if name in known]  # in the order of the class
+    fields = [(field.name, field.type, field.default, field.default_factory) for field in own]
+    is_kw_only = any(field.name not in kind.__match_args__ for field in own)
     names = {field.name: field.encode_name for field in msgspec.structs.fields(kind) if field.encode_name != field.name}
     settings = {name: getattr(kind.__struct_config__, name) for name in _SETTINGS}
     space = {name: value for name, value in vars(kind).items() if name not in {*_OWN, *kind.__struct_fields__}}
-    return kind.__bases__, kind.__module__, fields, names, settings, space
+    return kind.__bases__, kind.__module__, fields, names, {**settings, "kw_only": is_kw_only}, space
+
+
+def _meta(constraints: dict[str, Any]) -> msgspec.Meta:
+    return msgspec.Meta(**constraints)
 
 
 def _struct(  # noqa: PLR0917 - as it was packed
     name: str, bases: tuple[type, ...], module: str, fields: list[Any], names: dict[str, str], settings: Any, space: Any
 ) -> type:
     members: list[Any] = []
-    # Only keyword fields may lack a default after others that have one.
-    free = [default is not msgspec.NODEFAULT or factory is not msgspec.NODEFAULT for _, _, default, factory in fields]
     for member, kind, default, factory in fields:
         if factory is not msgspec.NODEFAULT:
             members.append((member, kind, msgspec.field(default_factory=factory)))
@@ -107,6 +113,5 @@ def _struct(  # noqa: PLR0917 - as it was packed
         module=module,
         namespace=space,
         rename=names or None,
-        kw_only=free != sorted(free),
         **settings,
     )
