@@ -194,7 +194,7 @@ def test_nothing_chosen_is_not_everything(
     before = queues.counts()
     asked = client.get(f"/ui/do/{action}", params={"queue": "invoices.render", "id": ""})
     assert asked.status_code == 400
-    assert "nothing is chosen" in asked.text
+    assert "Nothing is chosen" in asked.text
     done = do(client, action, queue="invoices.render", id="", sure="invoices.render")
     assert done.status_code in (200, 400)
     assert [(one.queue, one.live, one.dead) for one in queues.counts()] == [
