@@ -283,7 +283,8 @@ def test_no_round_trip_reads_all_that_wait(store: Any, admin: Any, analysed: str
         admin.execute("VACUUM ANALYZE")
     with store.driver.server.transactions.reading() as session:
         given = {
-            "now": None, "claims": [], "seqs": [], "started": [], "queue": "q", "node": "one", "limit": 10,
+            "now": None, "claims": [], "claim_of": [], "seqs": [], "started": [], "queue": "q", "node": "one",
+            "limit": 10,
             "attempts": MOST_ATTEMPTS, "max_attempts": None, "claim": "id", "owner": "owner", "lease": 60_000_000,
             "above": -(2**31), "from_due": None, "from_seq": None,
             "codecs": [], "result_bodies": [], "result_codecs": [], "lasting": [], "values": [],

@@ -30,7 +30,7 @@ from tests.contract.queue.shorthand import (
 from penstock.clock import FakeClock
 from penstock.errors import BadInput, Conflict, LeaseLost, PenstockError, UniqueHeld
 from penstock.queue.entry import Unique
-from penstock.queue.protocol import Find, NewEntry, NewEvent, Step, StepDone, Subscription
+from penstock.queue.protocol import Changes, Find, NewEntry, NewEvent, Step, StepDone, Subscription
 from penstock.queue.queues import QueueStore
 
 
@@ -154,6 +154,25 @@ class TestSteps(Contract):
         ).results
         assert [type(one) for one in results] == [StepDone, LeaseLost, StepDone, StepDone, StepDone]
         assert values(store.driver.find(Find())) == [2, "put"]
+
+    @pytest.mark.parametrize("meanwhile", ["release", "retry", "snooze", "update"])
+    def test_a_token_that_is_over_ends_no_lease_of_its_own_worker(self, store: QueueStore, meanwhile: str) -> None:
+        """The entry has come back with another claim of the worker, whose successes are settled in the same call."""
+        id_ = put(store, "q", "x")
+        stale = take_one(store, "q")
+        if meanwhile == "update":
+            store.driver.update(id_, Changes(payload=b'"new"'), force=True)
+        else:
+            end(store, stale, meanwhile)  # type: ignore[arg-type]
+        other = put(store, "q", "y")
+        now = {entry.id: entry for entry in take(store, "q")}
+        assert now.keys() == {id_, other}
+        settled = store.driver.settle([Step((ending(now[other]),)), Step((ending(stale),))], request(store, "q"))
+        assert isinstance(settled.results[0], StepDone)
+        assert isinstance(settled.results[1], LeaseLost)
+        assert living(store, id_).state == "leased"
+        assert end(store, now[id_]) == StepDone()
+        assert trail(store, id_)[-1][2] == "done"
 
     def test_many_plain_successes_with_one_stale_among_them(self, store: QueueStore) -> None:
         store.queue("q").put_many(range(10))

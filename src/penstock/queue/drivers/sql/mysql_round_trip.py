@@ -91,15 +91,16 @@ def round_trip(
     if hint is not None and not (steps and hint.holds(rings)):
         hint = None
     endings = [step.endings[0] for step in steps]
-    refs: list[Ref] = [ending.lease.ref for ending in endings]
     results = _results(endings)
-    linked = [(ending.lease.ref.seq, ending.lease.entry) for ending in endings if ending.lease.ref.linked]
+    linked = [
+        (ending.lease.ref.seq, ending.lease.entry, ending.lease.ref.claim)
+        for ending in endings if ending.lease.ref.linked
+    ]  # fmt: skip
     settling = f"settle{'_keep' if results else ''}{'_consume' if linked else ''}_and_claim"
     try:
         rows = session.rows(
             settling if steps else "only_claim", now=session.fixed_now, results=results, linked=linked, held=HELD,
-            claims=list({ref.claim for ref in refs}), seqs=[ref.seq for ref in refs],
-            endings=[(ending.lease.ref.seq, ending.started_us) for ending in endings],
+            endings=[(ending.lease.ref.seq, ending.started_us, ending.lease.ref.claim) for ending in endings],
             queue=source.name, node=claim.node, limit=limit, max_attempts=source.attempts,
             attempts=MOST_ATTEMPTS if source.attempts is None else source.attempts,
             claim=claim.id, owner=claim.owner, lease=claim.lease_us, whole=not steps,
@@ -134,7 +135,7 @@ def _results(endings: Sequence[Ending]) -> list[tuple[Any, ...]]:
     return [
         (
             ending.lease.ref.seq, ending.lease.entry, result.generation, result.codec, result.kept_us,
-            b64encode(result.value).decode(), result.queue, result.batch,
+            b64encode(result.value).decode(), result.queue, result.batch, ending.lease.ref.claim,
         )
         for ending in endings if (result := ending.result) is not None
     ]  # fmt: skip

@@ -82,14 +82,16 @@ def round_trip(
     limit = min(claim.limit, source.limit)
     endings = [step.endings[0] for step in steps]
     refs: list[Ref] = [ending.lease.ref for ending in endings]
+    claims = list(dict.fromkeys(ref.claim for ref in refs))
     begun, last_hint = time.monotonic(), hints.pop(source.name, None)
     hint = last_hint if last_hint is not None and last_hint.holds(rings) else None
     if last_hint is not None:
         # Until this claim is over, others of this process go on from there; one whole look at a time is enough.
         hints[source.name] = last_hint if hint else last_hint.renewed(rings, begun)
     rows = session.rows(
-        "round_trip", now=session.fixed_now, claims=list({ref.claim for ref in refs}),
-        seqs=numbers(ref.seq for ref in refs), started=numbers(ending.started_us for ending in endings),
+        "round_trip", now=session.fixed_now, claims=claims,
+        claim_of=numbers(claims.index(ref.claim) + 1 for ref in refs), seqs=numbers(ref.seq for ref in refs),
+        started=numbers(ending.started_us for ending in endings),
         queue=source.name, node=claim.node, limit=limit, max_attempts=source.attempts,
         attempts=MOST_ATTEMPTS if source.attempts is None else source.attempts,
         claim=claim.id, owner=claim.owner, lease=claim.lease_us, above=LOWEST if hint is None else hint.priority,

@@ -219,29 +219,32 @@ SELECT coalesce(%(now)s, timestampdiff(MICROSECOND, '1970-01-01', utc_timestamp(
 FROM {space}_queues q WHERE q.queue = %(queue)s AND q.node = ''
 
 -- name: settle_done
--- Ends successes: first the claims that hold them are locked, then the time is read. How many there were, and their bodies
+-- Ends successes, each under the claim it was settled with: a token that is over ends nothing. First the claims that hold
+-- them are locked, then the time is read. How many there were, and their bodies
 -- where some were missing.
 START TRANSACTION;
 SELECT json_arrayagg(json_array(l.record, l.entries)) INTO @penstock_left FROM (
     SELECT c.record, k.entries FROM (
         SELECT h.record, count(*) AS entries
-        FROM json_table(%(seqs)s, '$[*]' COLUMNS (seq bigint PATH '$')) g
+        FROM json_table(%(endings)s, '$[*]' COLUMNS (seq bigint PATH '$[0]', claim varchar(64) PATH '$[2]')) g
         STRAIGHT_JOIN {space}_held h FORCE INDEX (PRIMARY) ON h.seq = g.seq
-        WHERE h.claim IN %(claims)s AND h.linked = 0 GROUP BY h.record LOCK IN SHARE MODE) k
+        WHERE h.claim = g.claim AND h.linked = 0 GROUP BY h.record LOCK IN SHARE MODE) k
     STRAIGHT_JOIN {space}_claims c FORCE INDEX (PRIMARY) ON c.record = k.record ORDER BY c.record FOR UPDATE) l;
 SELECT coalesce(%(now)s, timestampdiff(MICROSECOND, '1970-01-01', utc_timestamp(6))) INTO @penstock_now;
 INSERT INTO {space}_history (body, number, generation, attempt, state, due, started, ended, fence, claim, owner)
 SELECT h.body, c.number, h.generation, h.attempt, 'done', h.due, coalesce(g.started, c.claimed), @penstock_now, h.fence,
        c.claim, c.owner
-FROM json_table(%(endings)s, '$[*]' COLUMNS (seq bigint PATH '$[0]', started bigint PATH '$[1]')) g
+FROM json_table(%(endings)s, '$[*]' COLUMNS (seq bigint PATH '$[0]', started bigint PATH '$[1]',
+                claim varchar(64) PATH '$[2]')) g
 STRAIGHT_JOIN {space}_held h FORCE INDEX (PRIMARY) ON h.seq = g.seq
-STRAIGHT_JOIN {space}_claims c FORCE INDEX (PRIMARY) ON c.record = h.record WHERE h.claim IN %(claims)s AND h.linked = 0;
+STRAIGHT_JOIN {space}_claims c FORCE INDEX (PRIMARY) ON c.record = h.record WHERE h.claim = g.claim AND h.linked = 0;
 SELECT row_count() INTO @penstock_settled;
 SELECT json_arrayagg(h.body) INTO @penstock_bodies
-FROM json_table(if(@penstock_settled < json_length(%(seqs)s), %(seqs)s, '[]'), '$[*]' COLUMNS (seq bigint PATH '$')) g
-STRAIGHT_JOIN {space}_held h FORCE INDEX (PRIMARY) ON h.seq = g.seq WHERE h.claim IN %(claims)s AND h.linked = 0;
-DELETE h FROM json_table(%(seqs)s, '$[*]' COLUMNS (seq bigint PATH '$')) g
-STRAIGHT_JOIN {space}_held h FORCE INDEX (PRIMARY) ON h.seq = g.seq WHERE h.claim IN %(claims)s AND h.linked = 0;
+FROM json_table(if(@penstock_settled < json_length(%(endings)s), %(endings)s, '[]'), '$[*]'
+                COLUMNS (seq bigint PATH '$[0]', claim varchar(64) PATH '$[2]')) g
+STRAIGHT_JOIN {space}_held h FORCE INDEX (PRIMARY) ON h.seq = g.seq WHERE h.claim = g.claim AND h.linked = 0;
+DELETE h FROM json_table(%(endings)s, '$[*]' COLUMNS (seq bigint PATH '$[0]', claim varchar(64) PATH '$[2]')) g
+STRAIGHT_JOIN {space}_held h FORCE INDEX (PRIMARY) ON h.seq = g.seq WHERE h.claim = g.claim AND h.linked = 0;
 UPDATE json_table(coalesce(@penstock_left, '[]'), '$[*]' COLUMNS (record bigint PATH '$[0]', entries int PATH '$[1]')) k
 STRAIGHT_JOIN {space}_claims c FORCE INDEX (PRIMARY) ON c.record = k.record SET c.size = c.size - k.entries;
 DELETE c FROM json_table(coalesce(@penstock_left, '[]'), '$[*]' COLUMNS (record bigint PATH '$[0]')) k
@@ -253,8 +256,8 @@ REPLACE INTO {space}_results (id, generation, codec, until, value, queue, batch)
 SELECT g.id, g.generation, g.codec, @penstock_now + g.kept, from_base64(g.value), g.queue, g.batch
 FROM json_table(%(results)s, '$[*]' COLUMNS (seq bigint PATH '$[0]', id varchar(64) PATH '$[1]', generation int PATH '$[2]',
     codec varchar(64) PATH '$[3]', kept bigint PATH '$[4]', value longtext PATH '$[5]', queue varchar(128) PATH '$[6]',
-    batch varchar(64) PATH '$[7]')) g
-STRAIGHT_JOIN {space}_held h FORCE INDEX (PRIMARY) ON h.seq = g.seq WHERE h.claim IN %(claims)s AND h.linked = 0
+    batch varchar(64) PATH '$[7]', claim varchar(64) PATH '$[8]')) g
+STRAIGHT_JOIN {space}_held h FORCE INDEX (PRIMARY) ON h.seq = g.seq WHERE h.claim = g.claim AND h.linked = 0
 
 -- name: consume_links_of_held
 -- The links of successes; a part of the message of settle_done, for the entries that it ends.
@@ -265,10 +268,11 @@ STRAIGHT_JOIN {space}_held h FORCE INDEX (PRIMARY) ON h.seq = g.seq WHERE h.clai
 --    forgotten, too.
 SELECT json_arrayagg(json_array(l.source, l.target, l.kind)) INTO @penstock_links FROM (
     SELECT l.source, l.target, l.kind
-    FROM json_table(%(linked)s, '$[*]' COLUMNS (seq bigint PATH '$[0]', id varchar(64) PATH '$[1]')) g
+    FROM json_table(%(linked)s, '$[*]' COLUMNS (seq bigint PATH '$[0]', id varchar(64) PATH '$[1]',
+                    claim varchar(64) PATH '$[2]')) g
     STRAIGHT_JOIN {space}_held h FORCE INDEX (PRIMARY) ON h.seq = g.seq
     STRAIGHT_JOIN {space}_links l FORCE INDEX (PRIMARY) ON l.source = g.id
-    WHERE h.claim IN %(claims)s AND h.linked = 0 FOR UPDATE) l;
+    WHERE h.claim = g.claim AND h.linked = 0 FOR UPDATE) l;
 SELECT json_arrayagg(g.target) INTO @penstock_targets FROM (
     SELECT DISTINCT g.target FROM json_table(coalesce(@penstock_links, '[]'), '$[*]' COLUMNS (target varchar(64) PATH '$[1]')) g
     ORDER BY g.target LIMIT 1000000) g;

@@ -190,7 +190,8 @@ WHERE queue >= %(first)s AND queue < %(last)s ORDER BY queue, holder
 -- Ends successes and claims the next entries of one plain queue, all in one statement.
 --
 -- 1. ended, part: the claim records that hold what is settled; a record that holds nothing else goes, another one keeps
---    the rest. What neither finds is missing from settled; it takes the longer way.
+--    the rest. Each entry is looked for under the claim it was settled with: a token that is over ends nothing. What
+--    neither finds is missing from settled; it takes the longer way.
 -- 2. line: the queue's row, shared with other claims; somebody who locks the queue has been seen or waits for us. No
 --    row comes back unless the queue is plain: neither FIFO nor limited, nothing suspect due, nothing sticky here.
 -- 3. moment: the time, read when all these locks are held.
@@ -201,12 +202,18 @@ WHERE queue >= %(first)s AND queue < %(last)s ORDER BY queue, holder
 -- 6. lease: one record for all of them.
 WITH RECURSIVE
 ended AS (
-    DELETE FROM {space}_claims c WHERE c.claim = ANY(%(claims)s::text[]) AND c.seqs <@ %(seqs)s::bigint[] AND NOT c.linked
+    DELETE FROM {space}_claims c WHERE c.claim = ANY(%(claims)s::text[]) AND NOT c.linked
+    AND c.seqs <@ ARRAY(SELECT g.seq FROM unnest(%(seqs)s::bigint[], %(claim_of)s::int[]) g (seq, claim)
+                        WHERE (%(claims)s::text[])[g.claim] = c.claim)
     RETURNING c.*),
 part AS MATERIALIZED (
     SELECT c.* FROM {space}_claims c
-    WHERE c.claim = ANY(%(claims)s::text[]) AND c.seqs && %(seqs)s::bigint[] AND NOT c.seqs <@ %(seqs)s::bigint[]
-    AND NOT c.linked FOR UPDATE),
+    WHERE c.claim = ANY(%(claims)s::text[]) AND NOT c.linked
+    AND c.seqs && ARRAY(SELECT g.seq FROM unnest(%(seqs)s::bigint[], %(claim_of)s::int[]) g (seq, claim)
+                        WHERE (%(claims)s::text[])[g.claim] = c.claim)
+    AND NOT c.seqs <@ ARRAY(SELECT g.seq FROM unnest(%(seqs)s::bigint[], %(claim_of)s::int[]) g (seq, claim)
+                            WHERE (%(claims)s::text[])[g.claim] = c.claim)
+    FOR UPDATE),
 rest AS (
     UPDATE {space}_claims c
     SET (low, high, seqs, bodies, dues, generations, attempts, fences, suspects, errors, limit_values) = (
@@ -215,7 +222,8 @@ rest AS (
                CASE WHEN p.limit_values IS NOT NULL THEN array_agg(u.limit_value) END
         FROM unnest(p.seqs, p.bodies, p.dues, p.generations, p.attempts, p.fences, p.suspects, p.errors, p.limit_values)
              u (seq, body, due, generation, attempt, fence, suspect, error, limit_value)
-        WHERE NOT u.seq = ANY(%(seqs)s::bigint[]))
+        WHERE NOT u.seq = ANY(ARRAY(SELECT g.seq FROM unnest(%(seqs)s::bigint[], %(claim_of)s::int[]) g (seq, claim)
+                                    WHERE (%(claims)s::text[])[g.claim] = p.claim)))
     FROM part p WHERE c.claim = p.claim AND c.record = p.record),
 line AS MATERIALIZED (
     SELECT q.number FROM {space}_queues q
@@ -238,7 +246,8 @@ past AS (
     FROM moment, (SELECT * FROM ended UNION ALL SELECT * FROM part) c
     CROSS JOIN LATERAL unnest(c.seqs, c.bodies, c.dues, c.generations, c.attempts, c.fences)
         u (seq, body, due, generation, attempt, fence)
-    JOIN unnest(%(seqs)s::bigint[], %(started)s::bigint[]) g (seq, started) ON g.seq = u.seq
+    JOIN unnest(%(seqs)s::bigint[], %(started)s::bigint[], %(claim_of)s::int[]) g (seq, started, claim)
+        ON g.seq = u.seq AND (%(claims)s::text[])[g.claim] = c.claim
     RETURNING body, generation),
 kept AS (
     INSERT INTO {space}_results AS r (id, generation, codec, until, value, queue, batch)
