@@ -20,6 +20,7 @@ logger = logging.getLogger("penstock.queue.heartbeat")
 
 
 BeforeBeat = Callable[[], None]
+Held = tuple[Lease, Micros, float, Callable[[Lease], None] | None, BeforeBeat | None]
 
 
 class Heartbeat:
@@ -28,7 +29,7 @@ class Heartbeat:
     def __init__(self, driver: Driver) -> None:
         """Do nothing until the first lease comes."""
         self._driver = driver
-        self._held: dict[str, tuple[Lease, Micros, float, Callable[[Lease], None] | None, BeforeBeat | None]] = {}
+        self._held: dict[str, Held] = {}
         self._change = threading.Condition()
         self._lost: set[tuple[str, str]] = set()  # entry and token of leases that are lost, until they are dropped
         self._notes: dict[str, DocumentWrite] = {}
@@ -47,15 +48,19 @@ class Heartbeat:
         ``on_lost`` is called with each lease that could not be kept, ``before_beat`` before some of them are extended.
         """
         next_beat = time.monotonic() + lease_us / SECOND / 3
+        claimed_again: list[Held] = []
         with self._change:
             # Leases come in batches with the same duration, so this loop is all the cost the hot path pays.
             held = self._held
             for lease in leases:
                 known = held.get(lease.entry)
                 if known is not None and known[0].token != lease.token:
-                    self._lose(known[0])  # it was claimed again
+                    self._lost.add((lease.entry, known[0].token))
+                    claimed_again.append(known)
                 held[lease.entry] = (lease, lease_us, next_beat, on_lost, before_beat)
             self._start()
+        for known in claimed_again:
+            _tell(known)
 
     def _start(self) -> None:
         if self._thread is None and not self._stopped:
@@ -65,12 +70,13 @@ class Heartbeat:
     def drop(self, leases: Iterable[Lease]) -> None:
         """Stop keeping these leases. Another lease on the same entry is kept."""
         held, lost = self._held, self._lost
-        for lease in leases:
-            known = held.get(lease.entry)
-            if known is not None and known[0].token == lease.token:
-                del held[lease.entry]
-            if lost:
-                lost.discard((lease.entry, lease.token))
+        with self._change:
+            for lease in leases:
+                known = held.get(lease.entry)
+                if known is not None and known[0].token == lease.token:
+                    del held[lease.entry]
+                if lost:
+                    lost.discard((lease.entry, lease.token))
 
     def has_lost(self, lease: Lease) -> bool:
         """Whether a beat has found that the store does not know this lease any more."""
@@ -122,7 +128,10 @@ class Heartbeat:
                 if before_beat is not None:
                     calls[before_beat] = None
         for call in calls:
-            call()
+            try:
+                call()
+            except Exception:
+                logger.exception("what goes before a heartbeat failed; the leases are extended")
         for lease_us, leases in due.items():
             try:
                 ends = self._driver.extend(leases, lease_us)
@@ -141,17 +150,28 @@ class Heartbeat:
                 self._later(leases, lease_us, now + lease_us / SECOND / 3)
 
     def _lose(self, lease: Lease) -> None:
-        known = self._held.get(lease.entry)
-        if known is None or known[0] is not lease:
-            return
-        self._lost.add((lease.entry, lease.token))
-        if self._held.pop(lease.entry, None) is None:
-            self._lost.discard((lease.entry, lease.token))  # it was dropped at this moment
-        elif known[3] is not None:
-            known[3](lease)
+        with self._change:
+            known = self._held.get(lease.entry)
+            if known is None or known[0] is not lease:
+                return
+            self._lost.add((lease.entry, lease.token))
+            del self._held[lease.entry]
+        _tell(known)
 
     def _later(self, leases: list[Lease], lease_us: Micros, when: float) -> None:
-        for lease in leases:
-            known = self._held.get(lease.entry)
-            if known is not None and known[0] is lease:
-                self._held[lease.entry] = (lease, lease_us, when, *known[3:])
+        with self._change:
+            for lease in leases:
+                known = self._held.get(lease.entry)
+                if known is not None and known[0] is lease:
+                    self._held[lease.entry] = (lease, lease_us, when, *known[3:])
+
+
+def _tell(lost: Held) -> None:
+    """Tell the holder that its lease is lost; without the lock, because the callback may drop leases."""
+    lease, on_lost = lost[0], lost[3]
+    if on_lost is None:
+        return
+    try:
+        on_lost(lease)
+    except Exception:
+        logger.exception("entry %s: telling its holder that the lease is lost failed", lease.entry)
