@@ -103,7 +103,7 @@ def test_queues_and_entries_by_hand(
     assert mails.counts().delayed == 1
     page.goto(f"{site.url}/ui/queues/invoices.render?tab=dead")
     page.get_by_role("link", name="Remove all that match…").click()
-    page.get_by_label("Type invoices.render to go on").fill("invoices.render")
+    page.get_by_label("Type invoices.render to continue").fill("invoices.render")
     confirm(page, "Remove 5 dead letters")
     assert either.queue("invoices.render").counts().dead == 0
     assert [change.did for change in recent_changes(either)] == [
@@ -142,7 +142,7 @@ def test_one_entry_is_replayed_cancelled_and_removed_on_its_page(
     assert invoices.history(first)[-1].state == "cancelled"
     page.goto(f"{site.url}/ui/queues/invoices.render/entries/{second}")
     page.get_by_role("link", name="Remove…").click()
-    page.get_by_label("Type invoices.render to go on").fill("invoices.render")
+    page.get_by_label("Type invoices.render to continue").fill("invoices.render")
     confirm(page, "Remove 1 dead letter")
     assert second not in [entry.id for entry in invoices.dead()]
     assert [change.did for change in recent_changes(either)] == ["purge of dead letters", "cancelling", "replay"]
@@ -176,11 +176,11 @@ def test_schedules_by_hand(either: QueueStore, logs: LogStore, serve: Callable[.
     confirm(page, "Put one entry now")
     assert either.queue("mails").counts().ready == ready + 1
     row.get_by_role("link", name="Remove…").click()
-    page.get_by_label("Type nightly to go on").fill("nightl")
+    page.get_by_label("Type nightly to continue").fill("nightl")
     page.locator("#dialog").get_by_role("button", name="Remove the schedule").click()
     page.locator("#dialog").get_by_text("the name that was typed is not 'nightly'").wait_for()
     assert nightly(), "which a slip does not remove"
-    page.get_by_label("Type nightly to go on").fill("nightly")
+    page.get_by_label("Type nightly to continue").fill("nightly")
     confirm(page, "Remove the schedule")
     assert [one.name for one in either.schedules()] == ["digest"]
     assert row.count() == 0
@@ -228,12 +228,12 @@ def test_groups_of_logs_are_reset_and_forgotten_by_hand(
     page.goto(f"{site.url}/ui/logs/clicks")
     page.locator("#groups").get_by_role("link", name="Reset…").click()
     page.locator("#dialog").get_by_text("60 records will be read again").wait_for()
-    page.get_by_label("Type billing to go on").fill("billing")
+    page.get_by_label("Type billing to continue").fill("billing")
     confirm(page, "Reset 2 offsets")
     assert logs.lag("clicks", "billing").lag == 60
     page.locator("#groups").get_by_role("link", name="Forget…").click()
     page.locator("#dialog").get_by_text("Its offsets are removed").wait_for()
-    page.get_by_label("Type billing to go on").fill("billing")
+    page.get_by_label("Type billing to continue").fill("billing")
     confirm(page, "Forget the group")
     assert logs.groups("clicks") == []
     assert page.locator("#groups").get_by_role("link", name="Forget…").count() == 0
@@ -323,7 +323,7 @@ def test_more_by_keyboard_alone(queues: QueueStore, logs: LogStore, serve: Calla
     page.goto(f"{site.url}/ui/queues/invoices.render?tab=dead")
     press_until_at(page, "Remove all that match…")
     page.keyboard.press("Enter")
-    page.get_by_label("Type invoices.render to go on").wait_for()
+    page.get_by_label("Type invoices.render to continue").wait_for()
     for _ in range(12):
         if page.evaluate("document.activeElement.name") == "sure":
             break
