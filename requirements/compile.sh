@@ -26,3 +26,4 @@ compile bench-arq "$@"
 # The other end: the lowest versions that the service and the drivers allow.
 compile lowest-service --resolution lowest-direct "$@"
 compile lowest-drivers --resolution lowest-direct "$@"
+compile lowest-frameworks --resolution lowest-direct "$@"

@@ -1,7 +1,6 @@
-"""The lowest versions that are declared, really installed: the service starts with them, stores and logs work."""
+"""The lowest versions that are declared, really installed: the service, stores, logs and frameworks work with them."""
 
 import json
-import os
 import subprocess
 import sys
 import venv
@@ -10,7 +9,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PINS = ROOT / "requirements" / "lowest-service.txt"
 # Run by the environment with the old versions; it has nothing but what the service needs.
 WORK = """
 import sys
@@ -53,29 +51,43 @@ assert "Traceback" not in said, said
 @pytest.mark.timeout(900)
 def test_the_service_works_with_the_lowest_versions_it_declares(tmp_path: Path) -> None:
     (tmp_path / "routes.json").write_text(json.dumps({"/crm/(.*)": "http://127.0.0.1:9/$1"}))
-    venv.create(tmp_path / "venv", with_pip=True)
-    python = tmp_path / "venv" / "bin" / "python"
-    subprocess.run([python, "-m", "pip", "install", "--quiet", "--require-hashes", "-r", PINS], check=True)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    done = subprocess.run(
-        [python, "-c", WORK, str(ROOT), str(tmp_path)], env=environment, capture_output=True, text=True, check=False
-    )
+    python = environment_of("service", tmp_path)
+    done = subprocess.run([python, "-c", WORK, ROOT, tmp_path], capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"Python {sys.version}: {done.stdout}{done.stderr}"
 
 
 @pytest.mark.faults
 @pytest.mark.timeout(1800)
 def test_stores_and_logs_work_with_the_lowest_versions_of_their_drivers(tmp_path: Path) -> None:
-    pins = ROOT / "requirements" / "lowest-drivers.txt"
-    venv.create(tmp_path / "venv", with_pip=True)
-    python = tmp_path / "venv" / "bin" / "python"
-    subprocess.run([python, "-m", "pip", "install", "--quiet", "--require-hashes", "-r", pins], check=True)
+    python = environment_of("drivers", tmp_path)
     queue = [f"tests/contract/queue/{verb}" for verb in ("put", "claim", "settle", "read")]
     log = [f"tests/contract/log/test_{topic}.py" for topic in ("appending", "reading", "committing", "transactions")]
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
-    command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *queue, *log, "-m", "not faults"]
     chosen = "postgres or mysql or redis or zookeeper or kafka or file"
-    done = subprocess.run(
-        [*command, "-k", chosen], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-    )
+    check_tests(python, *queue, *log, "-k", chosen)
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(1800)
+def test_frameworks_work_in_the_lowest_versions_that_are_declared(tmp_path: Path) -> None:
+    python = environment_of("frameworks", tmp_path)
+    plugin = "tests/integrations/test_pytest_plugin.py"  # it starts pytest with plugins of its own
+    streams = "ignore:Unclosed <MemoryObject:ResourceWarning"  # the test client of that Starlette leaves them open
+    check_tests(python, "tests/integrations", f"--ignore={plugin}", "-W", streams)
+
+
+def environment_of(group: str, folder: Path) -> Path:
+    """The interpreter of a new environment with the lowest versions of one group of requirements."""
+    venv.create(folder / "venv", with_pip=True)
+    python = folder / "venv" / "bin" / "python"
+    pins = ROOT / "requirements" / f"lowest-{group}.txt"
+    subprocess.run([python, "-m", "pip", "install", "--quiet", "--require-hashes", "-r", pins], check=True)
+    [packages] = (folder / "venv").glob("lib/python*/site-packages")
+    (packages / "penstock.pth").write_text(str(ROOT / "src"))
+    return python
+
+
+def check_tests(python: Path, *arguments: str) -> None:
+    """Run tests of this repository in that environment."""
+    command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not faults", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
