@@ -25,6 +25,7 @@ from penstock import QueueStore, Worker
 from penstock.cli.app import app
 from penstock.cli.observing import Observer
 from penstock.cli.top import COLUMNS, View
+from penstock.cli.watching import repeat
 from penstock.clock import FakeClock
 from penstock.opening import open_queues
 from penstock.queue.protocol import DocumentWrite
@@ -185,6 +186,26 @@ def test_watch_looks_again_until_it_is_interrupted(terminals: Any, store: QueueS
     watch.wait_for(r"orders")
     watch.process.send_signal(signal.SIGINT)
     assert watch.ended() == 130
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_watch_ends_when_python_dropped_the_interrupt() -> None:
+    class Interrupted:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    looks = 0
+
+    def look() -> None:
+        nonlocal looks
+        looks += 1
+        assert looks == 1, "looked again after Ctrl-C"
+        Interrupted()
+
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        repeat(look, pause=0)
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_watch_with_json_gives_lines_and_ends_when_nobody_reads(url: str, store: QueueStore) -> None:

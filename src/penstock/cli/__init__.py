@@ -8,6 +8,7 @@ probing    the port and the health file of worker and stream run
 printing   tables, JSON, and times as people read them
 help       how --help reads
 watching   --watch on commands that look
+interrupts Ctrl-C in a loop that looks again and again
 completing completion in the shell
 recording  who changed what, for the page of changes
 queues     penstock queue list, show, put, lock, unlock

@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.cli import logs as log_commands
+from penstock.cli.interrupts import remembered_interrupts
 from penstock.cli.observing import Observer, QueueLine, Snapshot, as_json
 from penstock.cli.opened import AsJson, Url, open_existing
 from penstock.cli.printing import add, console, count, print_json, span, table
@@ -133,9 +134,14 @@ _json = as_json
 def _live(observer: Observer, view: View, name: str, pause: float) -> None:
     """Draw, wait for a key or for the next snapshot, until the user quits."""
     screen = console()
-    with _keys() as pressed, Live(console=screen, screen=True, auto_refresh=False) as live:
+    with (
+        remembered_interrupts() as check_for_interrupt,
+        _keys() as pressed,
+        Live(console=screen, screen=True, auto_refresh=False) as live,
+    ):
         snapshot, error, due = observer.look(), "", time.monotonic() + pause
         while not view.is_over:
+            check_for_interrupt()
             lines = max(3, screen.size.height - 12 - min(len(snapshot.workers), 6) - min(len(snapshot.lags), 4))
             live.update(Group(drawn(snapshot, view, name, lines), _foot(view, error)), refresh=True)
             for key in pressed(max(0.0, due - time.monotonic())):

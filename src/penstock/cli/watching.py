@@ -13,6 +13,7 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 import typer
 
 from penstock.cli import printing
+from penstock.cli.interrupts import remembered_interrupts
 from penstock.cli.reading import length
 from penstock.clock import SECOND
 from penstock.errors import StoreReadOnly, StoreUnavailable
@@ -54,13 +55,15 @@ def watchable(look: F) -> F:
 
 def repeat(look: Callable[[], Any], pause: float) -> None:
     """Run, wait, and run again. If the store is away, that is reported and tried again."""
-    while True:
-        try:
-            _look_once(look)
-            sys.stdout.flush()
-        except BrokenPipeError:
-            return  # the reader of the pipe has seen enough
-        time.sleep(pause)
+    with remembered_interrupts() as check_for_interrupt:
+        while True:
+            try:
+                _look_once(look)
+                sys.stdout.flush()
+            except BrokenPipeError:
+                return  # the reader of the pipe has seen enough
+            check_for_interrupt()
+            time.sleep(pause)
 
 
 def _look_once(look: Callable[[], Any]) -> None:
