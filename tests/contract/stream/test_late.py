@@ -131,6 +131,16 @@ class TestAllowedLateness:
         assert told == [(0, 1), (0, 2), (0, 3)]
         assert rows(logs, "late") == [("a", 7, 8 * SECOND)]
 
+    def test_a_record_that_some_of_its_windows_still_count_is_not_late(self, logs: LogStore, runner: Run) -> None:
+        piece = windowed_count("count", "in", "out", Sliding("10s", "5s"), late="late")
+        topology = simple(piece, ("out", "late"))
+        fill(logs, "in", [("a", 1, 22 * SECOND)], partitions=2)  # the windows to 15 s and 20 s have ended
+        drained(runner, topology, final=False)
+        fill(logs, "in", [("a", 2, 18 * SECOND), ("a", 3, 13 * SECOND)], partitions=2)
+        drained(runner, topology, final=True)
+        assert {one["start"]: one["value"] for one in values(logs, "out")} == {15 * SECOND: 2, 20 * SECOND: 1}
+        assert rows(logs, "late") == [("a", 3, 13 * SECOND)]
+
     def test_results_that_come_again_are_not_late_to_those_who_read_them(self, logs: LogStore, runner: Run) -> None:
         topology = Topology("late").stream("in", int).stream("counts").stream("out").stream("late")
         topology.add(windowed_count("count", "in", "counts", Tumbling("10s"), allowed_lateness="20s"))
