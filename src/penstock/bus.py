@@ -27,7 +27,11 @@ _NOT_EVENT_TYPES = frozenset({object, msgspec.Struct})
 
 
 class Bus:
-    """Publish and subscribe in one space of a queue store."""
+    """Publish and subscribe in one space of a queue store.
+
+    Args:
+        store: where entries and subscriptions are kept
+    """
 
     def __init__(self, store: QueueStore) -> None:
         """Cheap to make: all state is in the store."""
@@ -36,8 +40,16 @@ class Bus:
     def subscribe(self, name: str, *types: type[T], **options: Unpack[QueueOptions]) -> Queue[T]:
         """Make or change a durable subscription. It gets every event that is published after this returns.
 
-        Returns its queue: give it a handler. Events of the given types and their subclasses are decoded as the first
-        type; with several types, subscribe to a common base or read plain JSON (``dict``).
+        Events of the given types and their subclasses are decoded as the first type; with several types, subscribe to a
+        common base or read plain JSON (``dict``).
+
+        Args:
+            name: of the subscription, and of its queue
+            *types: what it wants; everything by default
+            **options: those of a queue
+
+        Returns:
+            its queue: give it a handler
         """
         if not types:
             raise BadInput(f"subscription {name!r} names no event type.", hint="Name the classes it wants.")
@@ -55,7 +67,14 @@ class Bus:
         return queue
 
     def unsubscribe(self, name: str) -> bool:
-        """End a subscription. Returns whether there was one. The entries that it already has stay in its queue."""
+        """End a subscription. The entries that it already has stay in its queue.
+
+        Args:
+            name: of the subscription
+
+        Returns:
+            whether there was one
+        """
         return self.store.driver.unsubscribe(name)
 
     def subscriptions(self) -> list[Subscription]:
@@ -63,10 +82,16 @@ class Bus:
         return self.store.driver.subscriptions()
 
     def publish(self, event: Any, *, connection: Any = None, **options: Unpack[PutOptions]) -> list[PutResult]:
-        """Publish. Returns what was put for each subscription. Without any, the signal ``unwanted`` is emitted.
+        """Publish an event to all subscriptions. Without any, the signal ``unwanted`` is emitted.
 
-        The options are those of ``Queue.put``; the subscriptions are read in the same atomic step as the entries are
-        written.
+        The subscriptions are read in the same atomic step as the entries are written.
+
+        Args:
+            event: what to publish
+            **options: those of :meth:`penstock.Queue.put` that can hold for the entry of every subscription
+
+        Returns:
+            what was put for each subscription
         """
         driver = self.store.driver
         span = begin(driver.tracing, "publish", type_name(type(event)), options.get("headers"))

@@ -143,6 +143,9 @@ class FakeClock:
     >>> clock = FakeClock(datetime(2026, 1, 31, tzinfo=UTC))
     >>> clock.advance("36h"); clock.now().isoformat()
     '2026-02-01T12:00:00+00:00'
+
+    Args:
+        start: 2026-01-01 by default
     """
 
     def __init__(self, start: datetime | None = None) -> None:
@@ -165,7 +168,12 @@ class FakeClock:
         return from_micros(self._load())
 
     def advance(self, by: Duration = timedelta(0), *, months: int = 0, years: int = 0) -> None:
-        """Move on by a duration, by calendar months or by years."""
+        """Move on.
+
+        Args:
+            by: a duration
+            months, years: of the calendar
+        """
         with self._lock:
             value = self._load() + duration_micros(by)
             if months or years:
@@ -174,7 +182,11 @@ class FakeClock:
         self._tell()
 
     def set(self, moment: datetime) -> None:
-        """Jump to a moment, forwards or backwards."""
+        """Jump to a moment, forwards or backwards.
+
+        Args:
+            moment: an aware ``datetime``
+        """
         with self._lock:
             self._store(to_micros(moment))
         self._tell()
@@ -203,7 +215,12 @@ class FakeClock:
 
 
 class FileClock(FakeClock):
-    """A fake clock kept in a file, so that a test moves several processes at once."""
+    """A fake clock kept in a file, so that a test moves several processes at once.
+
+    Args:
+        path: of the file
+        start: if the file is new
+    """
 
     def __init__(self, path: str | os.PathLike[str], start: datetime | None = None) -> None:
         """Join the clock at ``path``, or create it there."""

@@ -28,6 +28,9 @@ class Queues:
     >>> with queues.open("memory://"):
     ...     mails.put("x").queue
     'mails'
+
+    Args:
+        middleware: functions ``(ctx, call_next)`` around every handler
     """
 
     def __init__(self, *, middleware: Iterable[Middleware] = ()) -> None:
@@ -51,7 +54,13 @@ class Queues:
     def queue(self, name: str, type: Any = ..., **options: Unpack[QueueOptions]) -> Queue[Any]: ...
 
     def queue(self, name: str, type: Any = Any, **options: Unpack[QueueOptions]) -> Queue[Any]:
-        """Declare a queue; see :class:`penstock.Queue` for the options."""
+        """Declare a queue, as :meth:`penstock.QueueStore.queue` makes one.
+
+        Args:
+            name: of the queue
+            type: of the payloads
+            **options: ``fifo``, ``rate``, ``in_flight``, ``codec``
+        """
         return self._declared(Queue(self._store or self, name, type, **options))
 
     @overload
@@ -61,11 +70,22 @@ class Queues:
     def family(self, prefix: str, type: Any = ..., **options: Unpack[QueueOptions]) -> Queue[Any]: ...
 
     def family(self, prefix: str, type: Any = Any, **options: Unpack[QueueOptions]) -> Queue[Any]:
-        """Declare all queues whose name starts with ``prefix``: one handler for all of them."""
+        """Declare all queues whose name starts with ``prefix``: one handler for all of them.
+
+        Args:
+            prefix: what the names start with
+            type: of the payloads
+            **options: those of a queue
+        """
         return self._declared(Queue(self._store or self, prefix, type, family=True, **options))
 
     def task(self, name: str, **options: Unpack[TaskOptions]) -> TaskMaker:
-        """Declare a function whose calls are entries of this queue; see :class:`penstock.Task`."""
+        """Declare a function whose calls are entries of this queue; see :class:`penstock.Task`.
+
+        Args:
+            name: of the queue
+            **options: those of a queue and of :meth:`penstock.Queue.handler`
+        """
         return task_maker(self.queue, name, options)
 
     def _declared(self, queue: Queue[Any]) -> Queue[Any]:
@@ -83,10 +103,21 @@ class Queues:
     # --- opening -----------------------------------------------------------------------------------
 
     def open(self, url: str | QueueStore, *, clock: Clock | None = None, node: str | None = None) -> QueueStore:
-        """Open the store of a URL, as ``penstock.open_queues`` does, or take one that is open. Returns the store.
+        """Open the store of a URL, as ``penstock.open_queues`` does, or take one that is open.
 
         From then on the declared queues are as if the store had made them. Options of queues and handlers
         that contradict the store are refused here. A schedule that was changed without another version is a warning.
+
+        Args:
+            url: of the store, or an open store
+            clock: the system's by default; for tests
+            node: names this machine for sticky entries
+
+        Returns:
+            the store
+
+        Raises:
+            Conflict: it is open already, or an option contradicts what is stored
         """
         if self.is_open:
             raise Conflict(f"these queues are open already, in {self.store.name}.", hint="Close them first.")

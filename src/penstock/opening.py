@@ -46,7 +46,17 @@ LOG_STORES = {
 def open_queues(url: str, *, clock: Clock | None = None, node: str | None = None) -> QueueStore:
     """Open the queue store behind a URL, for example ``"sqlite:///shop.db"``.
 
-    ``node`` names this machine for sticky entries (default: the host name); ``clock`` is for tests.
+    Args:
+        url: where it is, with options of the store behind ``?``
+        clock: the system's by default; for tests a ``FakeClock``
+        node: names this machine for sticky entries; by default the host name
+
+    Raises:
+        UnknownScheme: there is no such store
+        MissingExtra: the driver is not installed
+        BadInput: an option is unknown or cannot work
+        CannotOpen: no server, refused, or wrong settings of the server
+        SchemaMismatch: the tables are of another release
     """
     from penstock.queue.queues import QueueStore
 
@@ -58,7 +68,19 @@ def open_queues(url: str, *, clock: Clock | None = None, node: str | None = None
 
 
 def open_logs(url: str, *, clock: Clock | None = None) -> LogStore:
-    """Open the log store behind a URL, for example ``"file:///var/lib/shop/logs"``; ``clock`` is for tests."""
+    """Open the log store behind a URL, for example ``"file:///var/lib/shop/logs"``.
+
+    Args:
+        url: where it is, with options of the store behind ``?``
+        clock: the system's by default; for tests a ``FakeClock``
+
+    Raises:
+        UnknownScheme: there is no such store
+        MissingExtra: the driver is not installed
+        BadInput: an option is unknown or cannot work
+        CannotOpen: no server, refused, or wrong settings of the server
+        SchemaMismatch: the store is of another release
+    """
     from penstock.log.store import LogStore
 
     location = read_url(url, f"file://{_folder_in(url)}")

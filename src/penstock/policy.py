@@ -90,7 +90,11 @@ class Outcome(Exception):
 
 
 class Snooze(Outcome):
-    """Outcome: later, without spending an attempt."""
+    """Outcome: later, without spending an attempt.
+
+    Args:
+        after: how long to wait
+    """
 
     def __init__(self, after: Duration) -> None:
         """Check the duration where the handler wrote it."""
@@ -100,7 +104,11 @@ class Snooze(Outcome):
 
 
 class Reject(Outcome):
-    """Outcome: to the dead letters now, whatever attempts are left."""
+    """Outcome: to the dead letters now, whatever attempts are left.
+
+    Args:
+        reason: kept as the error of the attempt
+    """
 
     def __init__(self, reason: str = "") -> None:
         """Take the reason that the dead letter will show."""
@@ -113,6 +121,10 @@ class TryAgain(Outcome):
 
     The policy of the latest ``TryAgain`` counts, so a handler may shorten or stretch the schedule between tries. The
     handler's own ``attempts`` stay the upper bound.
+
+    Args:
+        retry: the policy for this failure; by default the handler's own
+        reason: kept as the error of the attempt
     """
 
     def __init__(self, retry: Retry | None = None, reason: str = "") -> None:

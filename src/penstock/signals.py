@@ -84,7 +84,15 @@ class Signals:
         self._totals: defaultdict[str, int] = defaultdict(int)
 
     def subscribe(self, listener: Callable[[Signal], None], *kinds: str) -> Callable[[], None]:
-        """Call ``listener`` for these kinds, or for all. Returns a function that ends the subscription."""
+        """Call a function when something happens.
+
+        Args:
+            listener: called with each :class:`Signal`
+            *kinds: these only; all by default
+
+        Returns:
+            a function that ends the subscription
+        """
         for kind in kinds:
             if kind not in KINDS:
                 raise BadInput(f"signal kind {kind!r} is unknown.", hint=f"Known: {', '.join(sorted(KINDS))}.")

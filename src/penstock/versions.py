@@ -21,9 +21,8 @@ FIELD = "$version"
 def versioned(*upcasters: Upcaster) -> Callable[[C], C]:
     """Decorate a payload type whose shape has changed.
 
-    The first function brings a payload of version 1 to version 2, the second one from 2 to 3, and so on; the class is
-    of the version after the last. Payloads carry their version as ``"$version"``. One without it is of version 1, so a
-    type that was stored before it was decorated can be decorated later. Without functions the type is of version 1.
+    Payloads carry their version as ``"$version"``. One without it is of version 1, so a type that was stored before it
+    was decorated can be decorated later.
 
     >>> def cents(old):
     ...     return {"cents": round(old["amount"] * 100)}
@@ -32,6 +31,10 @@ def versioned(*upcasters: Upcaster) -> Callable[[C], C]:
     ...     cents: int
     >>> VersionedCodec(Price).decode(b'{"amount": 1.5}')
     Price(cents=150)
+
+    Args:
+        *upcasters: the first brings a payload of version 1 to version 2, the second one from 2 to 3, and so on; the
+            class is of the version after the last, or of version 1 without any
     """
     if not all(map(callable, upcasters)):
         raise BadInput("versioned() takes functions.", hint="One for each step: from version 1 to 2, from 2 to 3, …")

@@ -56,8 +56,21 @@ def test_nothing_is_printed_outside_the_command_line() -> None:
     assert [one for one in lines(r"^\s*print\(") if not one.startswith("cli/")] == []
 
 
-# One class is what users hold of a queue; its methods with their documentation stay together.
-LONG_CLASSES = {"queue/queue.py": 680}
+# One class is what users hold of a queue; its methods stay together.
+LONG_CLASSES = {"queue/queue.py": 600}
+
+
+def length(path: Path) -> int:
+    """The lines of a module without those of docstrings below its own, which are the reference."""
+    text = path.read_text()
+    return len(text.splitlines()) - sum(docstring_lines(node) for node in ast.walk(ast.parse(text)))
+
+
+def docstring_lines(node: ast.AST) -> int:
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) or ast.get_docstring(node) is None:
+        return 0
+    docstring = node.body[0]
+    return (docstring.end_lineno or 0) - docstring.lineno + 1
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.relative_to(SOURCE).as_posix())
@@ -68,7 +81,7 @@ def test_modules_say_what_they_are_for_and_stay_small(path: Path) -> None:
     assert doc, "a module's first line says what it is for"
     assert doc.splitlines()[0].endswith((".", ":", ";")), doc.splitlines()[0]
     most = LONG_CLASSES.get(path.relative_to(SOURCE).as_posix(), 500)
-    assert len(text.splitlines()) <= most, f"a module has at most {most} lines: cut it along what it does"
+    assert length(path) <= most, f"a module has at most {most} lines: cut it along what it does"
 
 
 # What a framework reads the parameters of: a command with its options, an interface with its routes.
@@ -81,13 +94,13 @@ def test_no_function_is_longer_than_a_screen() -> None:
         for path in MODULES
         for function in ast.walk(ast.parse(path.read_text()))
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
-        and (function.end_lineno or 0) - function.lineno + 1 > 60
+        and (function.end_lineno or 0) - function.lineno + 1 - docstring_lines(function) > 60
     }
     assert long <= LONG_FUNCTIONS, "a function has at most 60 lines: name its steps"
 
 
 def test_most_modules_are_short() -> None:
-    lengths = [len(path.read_text().splitlines()) for path in MODULES]
+    lengths = [length(path) for path in MODULES]
     assert sum(length < 200 for length in lengths) > len(lengths) / 2
 
 

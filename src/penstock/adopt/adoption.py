@@ -74,7 +74,14 @@ class _State(msgspec.Struct):
 
 
 class Adoption:
-    """One seed system's data on its way into a store."""
+    """One seed system's data on its way into a store.
+
+    Args:
+        source: made with :func:`open_source`
+        target: where to
+        leave_out: may hold ``"history"``
+        report: called with the number of rows compared or copied
+    """
 
     def __init__(
         self,
@@ -84,7 +91,7 @@ class Adoption:
         leave_out: Collection[str] = (),
         report: Callable[[int], None] | None = None,
     ) -> None:
-        """``leave_out`` may hold "history"; ``report`` gets the number of rows compared or copied."""
+        """Read how far an earlier run came."""
         for name in leave_out:
             if name != "history":
                 raise BadInput(f"{name!r} cannot be left out.", hint="Only history can.")

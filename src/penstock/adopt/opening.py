@@ -30,8 +30,12 @@ def open_source(
 ) -> Source:
     """What lives in a seed system; it is connected to when it is first read.
 
-    ``tables`` are killbill's live tables, ``prefix`` is that of the keys in Redis, ``family`` the family of queues that
-    redisques' become.
+    Args:
+        seed: ``"killbill"``, ``"delayedqueue"``, ``"zkqueue"`` or ``"redisques"``
+        url: where it is
+        tables: killbill's live tables
+        prefix: of the keys in Redis
+        family: of the queues that redisques' become
     """
     if seed not in SEEDS:
         raise BadInput(f"{seed!r} cannot be taken over.", hint=f"{did_you_mean(seed, SEEDS)}Known: {', '.join(SEEDS)}.")

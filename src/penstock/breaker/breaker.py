@@ -37,9 +37,18 @@ KEPT_CHANGES = 20
 class Breaker:
     """Keeps queues from hammering a far side that is down, and brings them back gently.
 
-    One breaker guards any number of handlers, and any number of processes share it through their store. ``config`` is
-    gateleen's configuration resource, here with everything switched on unless told otherwise; ``settings`` are our
-    own. Both hold until :meth:`configure` or :meth:`adjust` stores others, which then hold for every node.
+    One breaker guards any number of handlers, and any number of processes share it through their store.
+
+    Args:
+        store: where it keeps its circuits
+        config: gateleen's configuration resource, here with everything switched on unless told otherwise
+        settings: what gateleen does not have
+        name: several breakers in one store have several names
+
+    Throughout:
+        circuit: its name or hash
+        by: who does it, for the list of changes
+        why: the reason, for the log and the dashboard
     """
 
     def __init__(
@@ -70,11 +79,20 @@ class Breaker:
     # --- guarding ----------------------------------------------------------------------------------
 
     def guard(self, circuit: Names, *, id: Ids | None = None) -> CircuitGuard:
-        """A guard for ``@queue.handler(breaker=…)``: one circuit by name, or one that a function finds per entry."""
+        """A guard for ``@queue.handler(breaker=…)``.
+
+        Args:
+            circuit: its name, or a function that finds it for an entry
+            id: a function that finds the id of a request; by default the entry's
+        """
         return CircuitGuard(self, circuit, id=id)
 
     def guards(self, queue: Queue[Any]) -> CircuitGuard:
-        """The guard for ``handler(breaker=breaker)``: the circuit is named after the queue or family."""
+        """The guard for ``handler(breaker=breaker)``: the circuit is named after the queue or family.
+
+        Args:
+            queue: that is guarded
+        """
         return CircuitGuard(self, queue.name, queue=queue)
 
     def uses(self, circuit: Circuit, queue: Queue[Any]) -> None:
@@ -259,7 +277,16 @@ class Breaker:
             self.tell([(circuit, id_, None, queue, permit)])
 
     def report(self, circuit: str, id: str, ok: bool, *, queue: str = "") -> CircuitView:
-        """Report the outcome of a request that no guard saw. Returns the circuit afterwards."""
+        """Report the outcome of a request that no guard saw.
+
+        Args:
+            id: of the request
+            ok: whether it succeeded
+            queue: that it came from
+
+        Returns:
+            the circuit afterwards
+        """
         known = self.ledger.circuit(circuit)
         self.ledger.refresh(hear=True)
         permit = "*" if known.state == "half_open" else ""
@@ -308,7 +335,14 @@ class Breaker:
         return sorted((self._view(circuit, locked) for circuit in known), key=lambda view: view.circuit)
 
     def circuit(self, hash_or_name: str) -> CircuitView:
-        """One circuit, by its hash or its name."""
+        """One circuit, by its hash or its name.
+
+        Args:
+            hash_or_name: of the circuit
+
+        Raises:
+            CircuitNotFound: nobody has used it
+        """
         self.refresh()
         return self._view(self._known(hash_or_name), self.locked_queues())
 
@@ -425,7 +459,14 @@ class Breaker:
     def configure(
         self, resource: BreakerConfig | dict[str, Any] | str | bytes, *, by: str = "operator"
     ) -> BreakerConfig:
-        """Store a configuration resource for every node: all nine properties, checked, then kept, then in force."""
+        """Store a configuration resource for every node: all nine properties, checked, then kept, then in force.
+
+        Args:
+            resource: as an object, a dict or JSON
+
+        Raises:
+            BadInput: a property is missing, unknown or out of bounds
+        """
         config = read_config(resource.resource() if isinstance(resource, BreakerConfig) else resource)
         self._store(lambda stored: msgspec.structs.replace(stored, config=config), "configuration", by)
         return config
@@ -436,7 +477,11 @@ class Breaker:
         return self.ledger.config
 
     def adjust(self, settings: BreakerSettings, *, by: str = "operator") -> None:
-        """Store settings of our own for every node."""
+        """Store settings of our own for every node.
+
+        Args:
+            settings: all of them
+        """
         self._store(lambda stored: msgspec.structs.replace(stored, settings=settings), "settings", by)
 
     def _store(self, change: Callable[[Stored], Stored], what: str, by: str) -> None:

@@ -139,6 +139,18 @@ class Client:
     A call that got no answer, or the answer that the store is unavailable, is tried up to ``tries`` times in all, if
     repeating it is safe: reading, putting (each put has an idempotency key), extending. Other calls raise
     ``OutcomeUnknown``. Threads may share a client.
+
+    Args:
+        url: of the service
+        key: an API key
+        timeout: seconds for one try
+        tries: how many, if repeating is safe
+        rng: randomness of pauses, for tests
+
+    Throughout:
+        call: one of ``penstock.client.calls``
+        *kinds: these only; all by default
+        limit: end after so many
     """
 
     def __init__(
@@ -256,7 +268,15 @@ class Client:
 
 
 class AsyncClient:
-    """The same for asyncio and trio: ``async with AsyncClient(url) as client: await client.put(…)``."""
+    """The same for asyncio and trio: ``async with AsyncClient(url) as client: await client.put(…)``.
+
+    Args:
+        url: of the service
+        key: an API key
+        timeout: seconds for one try
+        tries: how many, if repeating is safe
+        rng: randomness of pauses, for tests
+    """
 
     def __init__(
         self,

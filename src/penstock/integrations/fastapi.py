@@ -48,10 +48,13 @@ def lifespan(
 ) -> Lifespan:
     """Make the lifespan of an application: the queues are open while it serves.
 
-    ``url`` may be a function, called when the application starts. With ``worker`` the handlers run in the application's
-    process: async ones in its event loop, sync ones in threads. ``options`` are those of ``penstock.Worker``.
-    ``inside`` is a lifespan of your own: it begins after the queues are open and before the worker starts, and what it
-    yields is the application's state.
+    Args:
+        queues: that are declared
+        url: of the store, or a function that is called when the application starts
+        worker: run the handlers in the application's process: async ones in its event loop, sync ones in threads
+        inside: a lifespan of your own: it begins after the queues are open and before the worker starts, and what it
+            yields is the application's state
+        **options: those of :class:`penstock.Worker`
     """
     if options and not worker:
         raise BadInput(
@@ -79,7 +82,11 @@ def lifespan(
 
 
 def awaited(queue: Queue[T]) -> Callable[[], Awaitable[aio.Queue[T]]]:
-    """Make a dependency that gives a declared queue with calls to await."""
+    """Make a dependency that gives a declared queue with calls to await.
+
+    Args:
+        queue: that is declared
+    """
 
     async def dependency() -> aio.Queue[T]:
         from penstock import aio
@@ -90,7 +97,11 @@ def awaited(queue: Queue[T]) -> Callable[[], Awaitable[aio.Queue[T]]]:
 
 
 def answer_errors(app: Any) -> None:
-    """Answer Penstock's errors with problem+json and a fitting status, 503 while the store is away."""
+    """Answer Penstock's errors with problem+json and a fitting status, 503 while the store is away.
+
+    Args:
+        app: the application
+    """
     app.add_exception_handler(PenstockError, _answer)
 
 
@@ -103,7 +114,17 @@ async def _answer(request: Request, error: Exception) -> Response:
 
 
 class Operations:
-    """The REST API and the dashboard, to be mounted below a prefix; :func:`lifespan` begins and ends it."""
+    """The REST API and the dashboard, to be mounted below a prefix; :func:`lifespan` begins and ends it.
+
+    Args:
+        dependencies: admit callers that pass all of these
+        keys: a file with API keys: admit callers that have one
+        logs: to be shown as well
+        **settings: further fields of ``penstock.service.ServiceSettings``
+
+    Raises:
+        BadInput: neither dependencies nor keys: every client could change every queue
+    """
 
     def __init__(
         self,
@@ -113,10 +134,7 @@ class Operations:
         logs: LogStore | None = None,
         **settings: Any,
     ) -> None:
-        """Admit callers that pass all your ``dependencies``, or have one of the API keys in a file, or both.
-
-        ``settings`` are further fields of ``penstock.service.ServiceSettings``.
-        """
+        """Refuse to serve everybody."""
         required("fastapi", extra="service")
         if not dependencies and keys is None:
             raise BadInput(

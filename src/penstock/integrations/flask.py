@@ -39,7 +39,12 @@ NODE = "PENSTOCK_NODE"
 
 
 class Queues(declared.Queues):
-    """Queues of a Flask application: ``PENSTOCK_URL`` in its configuration says where they are."""
+    """Queues of a Flask application: ``PENSTOCK_URL`` in its configuration says where they are.
+
+    Args:
+        app: the application, or later with :meth:`init_app`
+        middleware: functions ``(ctx, call_next)`` around every handler
+    """
 
     def __init__(self, app: Flask | None = None, *, middleware: Iterable[Middleware] = ()) -> None:
         """``middleware`` wraps every handler, inside the application's context."""
@@ -50,7 +55,11 @@ class Queues(declared.Queues):
             self.init_app(app)
 
     def init_app(self, app: Flask) -> None:
-        """Bind to this application; the queues of an earlier one are closed."""
+        """Bind to this application; the queues of an earlier one are closed.
+
+        Args:
+            app: the application
+        """
         self.close()
         self._app = app
         app.extensions["penstock"] = self

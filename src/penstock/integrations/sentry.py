@@ -25,11 +25,14 @@ Which = Literal["all", "first", "last"]
 
 
 def report_failures(attempts: Which = "all", *, payload: bool = False) -> Around:
-    """Make the middleware that reports failed attempts: of each entry all, the first, or the last one only.
+    """Make the middleware that reports failed attempts.
 
-    ``Snooze``, ``Reject`` and ``TryAgain`` are decisions of the handler, not failures. The payload is sent to Sentry
-    only with ``payload=True``. With tracing switched on in ``sentry_sdk.init``, every attempt is a transaction that
-    continues the trace of the put, if its headers have one.
+    ``Snooze``, ``Reject`` and ``TryAgain`` are decisions of the handler, not failures. With tracing switched on in
+    ``sentry_sdk.init``, every attempt is a transaction that continues the trace of the put, if its headers have one.
+
+    Args:
+        attempts: of each entry ``"all"``, the ``"first"`` or the ``"last"`` one only
+        payload: send the payload to Sentry, too
     """
     if attempts not in ("all", "first", "last"):
         raise BadInput(f"attempts={attempts!r} names no attempts.", hint='Use "all", "first" or "last".')

@@ -46,13 +46,17 @@ ENDLESS = Retry(attempts=None, backoff="1s", max_backoff="1m")
 
 
 class Outbox:
-    """Puts that are committed with a transaction of one database, and relayed to queues of another store."""
+    """Puts that are committed with a transaction of one database, and relayed to queues of another store.
+
+    Args:
+        store: in the database of your transactions: entries are kept here until they are in the other
+        into: the other store
+        name: of the queues in ``store``
+        lanes: how many queues are relayed at a time; entries of one queue go in the order of their puts
+    """
 
     def __init__(self, store: QueueStore, *, into: QueueStore, name: str = "outbox", lanes: int = 4) -> None:
-        """Keep entries in ``store`` until they are in ``into``.
-
-        Entries of one queue are relayed in the order of their puts; ``lanes`` queues at a time.
-        """
+        """Define the queues that keep what is to be relayed."""
         if not store.capabilities.transactional:
             raise Unsupported(
                 f"{store.name} joins no transactions, so it cannot hold an outbox.",
@@ -68,7 +72,17 @@ class Outbox:
             lane.add_handler(self._relay, retry=ENDLESS, concurrency=1)
 
     def put(self, queue: Queue[T], value: T, *, connection: Any, **options: Unpack[PutOptions]) -> str:
-        """Put into a queue of the other store when the caller's transaction commits. Returns the entry's id."""
+        """Put into a queue of the other store when the caller's transaction commits.
+
+        Args:
+            queue: of the other store
+            value: of the queue's type
+            connection: SQLAlchemy's, or a session, in a transaction
+            **options: those of :meth:`penstock.Queue.put`
+
+        Returns:
+            the entry's id
+        """
         if connection is None:
             raise BadInput("outbox.put() was given no connection.", hint="Without a transaction use queue.put().")
         if queue.store is not self.into:

@@ -22,7 +22,11 @@ check_version("structlog", structlog.__version__, (24, 1), extra="structlog")
 
 
 def bind_entry(*, labels: bool = False) -> Around:
-    """Make the middleware that binds queue, entry, generation and attempt; with ``labels`` the entry's labels too."""
+    """Make the middleware that binds queue, entry, generation and attempt.
+
+    Args:
+        labels: bind the entry's labels, too
+    """
 
     def bound(ctx: Context[Any]) -> AbstractContextManager[Any]:
         entry = ctx.entry

@@ -26,12 +26,16 @@ class Appender(Generic[T]):
     """Appends to one log. Threads may share it.
 
     :meth:`append` and :meth:`append_many` return once the records are as safe as the store's durability promises.
-    :meth:`send` only buffers a record. It is appended with others after ``linger``, when ``linger_bytes`` are buffered,
-    or at ``flush()``. If the process dies, buffered records are lost.
+    :meth:`send` only buffers a record. If the process dies, buffered records are lost.
 
-    ``exclusive=True`` keeps the log to this appender, and is refused while there is another one. ``producer`` names the
-    source of the records: a second appender of the same name fences the first. With rising ``sequence`` numbers, an
-    append can be repeated safely.
+    Args:
+        store: that has the log
+        log: its name
+        exclusive: keep the log to this appender; refused while there is another one
+        producer: names the source of the records: a second appender of the same name fences the first. With rising
+            ``sequence`` numbers, an append can be repeated safely.
+        linger: how long :meth:`send` buffers
+        linger_bytes: how much :meth:`send` buffers
     """
 
     def __init__(
@@ -74,7 +78,22 @@ class Appender(Generic[T]):
         headers: Headers | None = None,
         sequence: int | None = None,
     ) -> Offset:
-        """Append a record: to ``partition``, or else by ``key``, or else to the partitions in turn."""
+        """Append a record: to ``partition``, or else by ``key``, or else to the partitions in turn.
+
+        Args:
+            sequence: of a named producer: the append can be repeated
+
+        Returns:
+            where the record is
+
+        Raises:
+            WrongType: the value is not of the log's type
+            PartitionNotFound: there is no such partition
+            PayloadTooLarge: it is larger than a record may be
+            StoreFull: the store has no room
+            Fenced: there is a newer appender of this producer
+            Conflict: an old sequence
+        """
         self._check(sequence)
         span = begin(self.store.tracing, "append", self.log, headers)
         try:
@@ -105,6 +124,14 @@ class Appender(Generic[T]):
         """Append records in one call, in order. Without keys and partition, all go to the next partition in turn.
 
         The records of one partition are appended as a whole or not at all; for several partitions, use a transaction.
+
+        Args:
+            sequence: of the first record, of a named producer: the append can be repeated
+            headers: one for each value
+
+        Raises:
+            Fenced: there is a newer appender of this producer
+            Conflict: an old sequence
         """
         self._check(sequence)
         span = begin(self.store.tracing, "append", self.log, None)

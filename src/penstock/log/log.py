@@ -20,10 +20,7 @@ T = TypeVar("T")
 
 
 class Log(Generic[T]):
-    """A typed handle on a log. It is cheap to open, and threads may share it.
-
-    ``partitions`` is the number that the caller expects; another number raises ``Conflict``.
-    """
+    """A typed handle on one log: its records, its lag, and appenders and tailers that know its type."""
 
     def __init__(
         self,
@@ -58,28 +55,53 @@ class Log(Generic[T]):
         return [Partition(self.name, index) for index in range(self.settings.partitions)]
 
     def partition(self, index: int) -> Partition:
-        """One of its partitions."""
+        """One of its partitions.
+
+        Args:
+            index: its number
+        """
         return Partition(self.name, check_index(self.settings, index))
 
     def append(self, value: T, **options: Any) -> Offset:
-        """Append a record through the handle's own appender; see :meth:`Appender.append`."""
+        """Append a record through the handle's own appender.
+
+        Args:
+            **options: those of :meth:`Appender.append`
+        """
         return self._own_appender().append(value, **options)
 
     def append_many(self, values: Iterable[T], **options: Any) -> Appended:
-        """Append records in one call; see :meth:`Appender.append_many`."""
+        """Append records in one call.
+
+        Args:
+            **options: those of :meth:`Appender.append_many`
+        """
         return self._own_appender().append_many(values, **options)
 
     def appender(self, **options: Any) -> Appender[T]:
-        """A new appender; see :class:`penstock.Appender`."""
+        """A new appender.
+
+        Args:
+            **options: those of :class:`penstock.Appender`
+        """
         return Appender(self.store, self.name, codec=self.codec, **options)
 
     def tailer(self, group: str, partitions: Iterable[int] | None = None, **options: Any) -> Tailer[T]:
-        """A tailer of all partitions, or of the given ones."""
+        """A tailer of all partitions, or of the given ones.
+
+        Args:
+            partitions: their numbers
+            **options: those of :meth:`LogStore.tailer`
+        """
         chosen = self.partitions if partitions is None else [self.partition(index) for index in partitions]
         return cast("Tailer[T]", Tailer.manual(self.store, chosen, group, codec=self.codec, **options))
 
     def subscribe(self, group: str, **options: Any) -> Tailer[T]:
-        """A tailer that shares the partitions with the group's other subscribers."""
+        """A tailer that shares the partitions with the group's other subscribers.
+
+        Args:
+            **options: those of :meth:`LogStore.subscribe`
+        """
         return cast("Tailer[T]", Tailer.subscribed(self.store, self.name, group, codec=self.codec, **options))
 
     def batches(

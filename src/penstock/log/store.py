@@ -35,7 +35,28 @@ LogOrPartitions = str | Partition | Sequence["str | Partition"]
 
 
 class LogStore:
-    """A store of logs. Open one with :func:`penstock.open_logs`. Threads may share it."""
+    """The logs at one URL, and everything that reads or writes them.
+
+    Throughout:
+        name: of the log
+        group: whose offsets count
+        partition: one partition
+        type: of the values: a ``msgspec.Struct``, dataclass, pydantic model, JSON type or ``bytes``
+        codec: how values become bytes; by default by type
+        dry_run: only say what would be done
+        timeout: how long to wait
+        limit: at most so many
+        start, stop: offsets: from the first, up to but not including the second; by default all there is
+        moment: an aware ``datetime``
+        offset: of a record
+        value: of the log's type
+        values: of the log's type
+        key: decides the partition: text, bytes or a JSON scalar
+        keys: one for each value
+        timestamp: the event time; now by default
+        timestamps: one for each value
+        headers: text or bytes by name
+    """
 
     def __init__(self, driver: LogDriver, url: str = "") -> None:
         """Wrap a driver. ``url`` is what another process opens the store with, credentials included."""
@@ -77,13 +98,27 @@ class LogStore:
         retention: Retention | None = None,
         **settings: Any,
     ) -> bool:
-        """Create a log. Returns False, and changes nothing, if it exists. For more options see :class:`LogSettings`."""
+        """Create a log.
+
+        Args:
+            partitions: how many; fixed from then on
+            partitioner: how a key finds its partition: ``"crc32"``, ``"java"`` or ``"murmur2"``
+            retention: what is removed, and when; by default what is older than 4 days
+            **settings: ``segment_bytes``, ``segment_age``, ``compression``, ``codec``: see :class:`LogSettings`
+
+        Returns:
+            False, and nothing was changed, if it exists
+        """
         checked = checked_settings(name, partitions, partitioner, retention, settings)
         self.driver.check_open()
         return self.driver.create(checked)
 
     def settings(self, name: str) -> LogSettings:
-        """The settings of a log. Raises :class:`LogNotFound`."""
+        """The settings of a log.
+
+        Raises:
+            LogNotFound: there is none of this name
+        """
         return self.driver.settings(name)
 
     def identity(self, name: str) -> str:
@@ -106,9 +141,13 @@ class LogStore:
         return self.driver.find_settings(name) is not None
 
     def delete(self, name: str) -> bool:
-        """Delete a log with its records and every group's offsets in it. Returns False if it does not exist.
+        """Delete a log with its records and every group's offsets in it.
 
-        Raises ``Conflict`` while an appender or tailer has it open, and if its folder holds files of other programs.
+        Returns:
+            False if it does not exist
+
+        Raises:
+            Conflict: an appender or tailer has it open, or its folder holds files of other programs
         """
         check_name(name, kind="log")
         self.driver.check_open()
@@ -139,19 +178,36 @@ class LogStore:
     def log(self, name: str, type: Any = ..., **options: Any) -> Log[Any]: ...
 
     def log(self, name: str, type: Any = Any, **options: Any) -> Log[Any]:
-        """A typed handle on a log; see :class:`penstock.Log` for the options."""
+        """A typed handle on a log, which must exist.
+
+        Args:
+            **options: ``codec``, and ``partitions``: the number it must have
+
+        Raises:
+            LogNotFound: there is none of this name
+            Conflict: it has another number of partitions, or another codec
+        """
         from penstock.log.log import Log
 
         return Log(self, name, type, **options)
 
     def appender(self, name: str, type: Any = Any, **options: Any) -> Appender[Any]:
-        """An appender for a log; see :class:`penstock.Appender` for the options."""
+        """An appender for a log.
+
+        Args:
+            **options: those of :class:`penstock.Appender`
+        """
         from penstock.log.appender import Appender
 
         return Appender(self, name, type, **options)
 
     def tailer(self, what: LogOrPartitions, group: str, type: Any = Any, **options: Any) -> Tailer[Any]:
-        """A tailer that owns given partitions: those of a log, one :class:`Partition`, or a list of either."""
+        """A tailer that owns given partitions.
+
+        Args:
+            what: a log, one :class:`Partition`, or a list of either
+            **options: ``codec``, ``out_of_range`` and ``max_poll``: see :class:`penstock.Tailer`
+        """
         from penstock.log.tailer import Tailer
 
         return Tailer.manual(self, what, group, type, **options)
@@ -159,14 +215,21 @@ class LogStore:
     def subscribe(self, logs: str | Sequence[str], group: str, type: Any = Any, **options: Any) -> Tailer[Any]:
         """A tailer that shares the partitions with all subscribers of the group, and is rebalanced as they come and go.
 
-        ``on_assigned``, ``on_revoked`` and ``on_lost`` are called with lists of partitions, inside ``read``.
+        Args:
+            logs: one or several
+            **options: ``on_assigned``, ``on_revoked`` and ``on_lost``, which are called with lists of partitions,
+                inside ``read``; ``codec``, ``out_of_range`` and ``max_poll``: see :class:`penstock.Tailer`
         """
         from penstock.log.tailer import Tailer
 
         return Tailer.subscribed(self, logs, group, type, **options)
 
     def transaction(self, **options: Any) -> Transaction:
-        """A transaction: appends and offsets that are committed together. Rolls back unless ``commit()`` is called."""
+        """A transaction: appends and offsets that are committed together. Rolls back unless ``commit()`` is called.
+
+        Args:
+            **options: ``producer`` and ``sequence``: the commit can be repeated, and happens once
+        """
         from penstock.log.transaction import Transaction
 
         return Transaction(self, **options)
@@ -255,7 +318,14 @@ class LogStore:
         return Latency(sum(partition.lag for partition in latencies), worst.latency, worst.committed_us, worst.key)
 
     def reset(self, group: str, offsets: Mapping[Partition, int | Offset]) -> None:
-        """Set a group's offsets from outside. Raises ``PartitionTaken`` while a tailer owns one of the partitions."""
+        """Set a group's offsets from outside.
+
+        Args:
+            offsets: the next to read, by partition
+
+        Raises:
+            PartitionTaken: a tailer owns one of the partitions
+        """
         check_name(group, kind="group")
         if not isinstance(offsets, Mapping):
             raise BadInput(f"reset to {offsets!r} names no partition.", hint="Give {Partition(log, 0): offset, ...}.")
@@ -271,9 +341,13 @@ class LogStore:
         self.driver.reset(group, checked)
 
     def forget(self, group: str, name: str | None = None) -> bool:
-        """Delete a group's offsets in one log, or in all. Returns False if it has none.
+        """Delete a group's offsets in one log, or in all.
 
-        Raises ``PartitionTaken`` while the group has an open tailer.
+        Returns:
+            False if it has none
+
+        Raises:
+            PartitionTaken: the group has an open tailer
         """
         check_name(group, kind="group")
         if name is not None:
@@ -282,7 +356,11 @@ class LogStore:
         return self.driver.forget(group, name)
 
     def wait_for(self, offset: Offset, group: str, timeout: Duration = timedelta(0)) -> bool:
-        """Wait until the group has committed past this record. Returns False after the timeout."""
+        """Wait until the group has committed past this record.
+
+        Returns:
+            False after the timeout
+        """
         check_name(group, kind="group")
         settings = self.driver.check_partition(offset.log_partition)
         deadline = time.monotonic() + duration(timeout, name="timeout").total_seconds()
@@ -317,7 +395,7 @@ class LogStore:
     def enforce_retention(self, name: str | None = None, *, dry_run: bool = False) -> list[Removed]:
         """Remove the records that the retention of a log, or of all logs, lets go of.
 
-        Appends do this too, each time a segment is full. With ``dry_run``, nothing is removed.
+        Appends do this too, each time a segment is full.
         """
         if not self.capabilities.retention:
             raise self.unsupported("retention by Penstock")
@@ -333,7 +411,11 @@ class LogStore:
         return removals
 
     def backup(self, target: str, *, dry_run: bool = False) -> list[Finding]:
-        """Copy everything to an empty folder, as it is at one moment, while appends continue."""
+        """Copy everything to an empty folder, as it is at one moment, while appends continue.
+
+        Args:
+            target: the folder
+        """
         return self.driver.backup(target, dry_run=dry_run)
 
     def verify(self, name: str | None = None) -> list[Finding]:

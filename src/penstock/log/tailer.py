@@ -116,9 +116,16 @@ class Tailer(Generic[T]):
     # --- reading -----------------------------------------------------------------------------------
 
     def read(self, limit: int = READ, timeout: Duration = timedelta(0)) -> list[Record[T]]:
-        """The next records, at most ``limit``. Waits up to ``timeout`` for the first; the list may be empty.
+        """The next records.
 
         Partitions take turns, so that none starves. The records of a partition are in order.
+
+        Returns:
+            the records, in a list that is empty after the timeout
+
+        Raises:
+            OffsetOutOfRange: retention has removed the next record
+            RecordCorrupt: a record is damaged on disk
         """
         if not isinstance(limit, int) or limit < 1:
             raise BadInput(f"read(limit={limit!r}) reads nothing.", hint='Use 1 or more; to wait, give timeout="5s".')
@@ -150,7 +157,12 @@ class Tailer(Generic[T]):
         return batches
 
     def next(self, timeout: Duration = timedelta(0)) -> Record[T] | None:
-        """The next record, or None after the timeout."""
+        """The next record, or None after the timeout.
+
+        Raises:
+            OffsetOutOfRange: retention has removed it
+            RecordCorrupt: it is damaged on disk
+        """
         with self._using:
             if not self._buffer:
                 seconds = duration(timeout, name="timeout").total_seconds()
@@ -223,7 +235,11 @@ class Tailer(Generic[T]):
         self._move({partition: self.store.offset_at(partition, moment).value for partition in self.assignment()})
 
     def seek(self, offset: Offset | Record[Any]) -> None:
-        """Go to an offset; the other partitions keep their positions."""
+        """Go to an offset; the other partitions keep their positions.
+
+        Args:
+            offset: or a record, to read it again
+        """
         target = offset.position if isinstance(offset, Record) else offset
         if not isinstance(target, Offset):
             raise BadInput(f"{offset!r} is not a position in a log.", hint="Give an Offset or a Record.")
@@ -237,10 +253,18 @@ class Tailer(Generic[T]):
     # --- committing --------------------------------------------------------------------------------
 
     def commit(self, offsets: Partition | Mapping[Partition, int | Offset] | None = None) -> dict[Partition, int]:
-        """Commit positions for the group: of all partitions, of one, or the given offsets (the next to read).
+        """Commit positions for the group.
 
-        Every record that was returned counts as read. Returns what was committed. Raises ``Fenced`` for a partition
-        that another tailer has taken.
+        Every record that was returned counts as read.
+
+        Args:
+            offsets: the next to read, by partition, or one partition; by default all partitions, where the tailer is
+
+        Returns:
+            what was committed
+
+        Raises:
+            Fenced: another tailer has taken a partition
         """
         with self._using:
             self._check()

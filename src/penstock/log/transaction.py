@@ -51,7 +51,11 @@ class Transaction:
         headers: Headers | None = None,
         codec: Codec[Any] | None = None,
     ) -> None:
-        """Add a record; see :meth:`Appender.append`."""
+        """Add a record, which is visible with the commit.
+
+        Args:
+            log: its name
+        """
         number, records = self._router(log, type, codec).route_one(
             value, key=key, partition=partition, timestamp=timestamp, headers=headers
         )
@@ -69,7 +73,12 @@ class Transaction:
         headers: Sequence[Headers | None] | None = None,
         codec: Codec[Any] | None = None,
     ) -> None:
-        """Add records; see :meth:`Appender.append_many`."""
+        """Add records, which are visible with the commit.
+
+        Args:
+            log: its name
+            headers: one for each value
+        """
         parts, _ = self._router(log, type, codec).route_many(
             values, keys=keys, partition=partition, timestamps=timestamps, headers=headers
         )
@@ -85,7 +94,12 @@ class Transaction:
         self._staged += staged
 
     def commit_offsets(self, tailer: Tailer[Any], offsets: dict[Partition, int] | None = None) -> None:
-        """Add the positions of a tailer, or the given offsets of its partitions."""
+        """Add the positions of a tailer.
+
+        Args:
+            tailer: whose partitions they are
+            offsets: the next to read, by partition; by default where the tailer is
+        """
         self._check()
         if tailer.store is not self.store:
             raise BadInput("the tailer belongs to another store.", hint="A transaction stays within one store.")
@@ -97,7 +111,12 @@ class Transaction:
         self._offsets.setdefault(id(source), (source, {}))[1].update(chosen)
 
     def commit(self) -> Committed:
-        """Commit all of it, or nothing. Raises ``Fenced`` if a tailer has lost a partition meanwhile."""
+        """Commit all of it, or nothing.
+
+        Raises:
+            Fenced: a tailer has lost a partition meanwhile
+            OutcomeUnknown: it may have happened; with ``producer`` and ``sequence`` it can be repeated
+        """
         self._check()
         self.closed = True
         merged: dict[Partition, list[NewRecords]] = {}

@@ -89,7 +89,16 @@ class Batch:
         self._doubtful_since: float | None = None  # when a commit began that may have happened
 
     def put(self, queue: Queue[T], value: T, **options: Unpack[LinkOptions]) -> str:
-        """Add a member. Returns its id. The options are those of ``penstock.Queue.put``."""
+        """Add a member.
+
+        Args:
+            queue: of the same space
+            value: of the queue's type
+            **options: those of :meth:`penstock.Queue.put`
+
+        Returns:
+            its id
+        """
         check_options(options, "batch.put", LinkOptions)
         check_pair((queue, value), "batch.put", self.store)
         if options.get("batch") is not None:
@@ -99,14 +108,27 @@ class Batch:
         return member.id
 
     def put_many(self, queue: Queue[T], values: Iterable[T], **options: Unpack[LinkOptions]) -> list[str]:
-        """Add a member for each value. Returns their ids."""
+        """Add a member for each value.
+
+        Args:
+            queue: of the same space
+            values: of the queue's type
+            **options: those of :meth:`penstock.Queue.put`
+
+        Returns:
+            their ids
+        """
         return [self.put(queue, value, **options) for value in check_values(values, "batch.put_many")]
 
     def commit(self) -> str:
-        """Put it all, as the ``with`` block does at its end. Returns the batch's id.
+        """Put it all, as the ``with`` block does at its end.
 
-        Raises ``OutcomeUnknown`` or ``StoreUnavailable`` when all of it, some of it or nothing may have happened: then
-        call it again. What is stored is not put a second time.
+        Returns:
+            the batch's id
+
+        Raises:
+            OutcomeUnknown: all of it, some of it or nothing has happened: call it again; nothing is put twice
+            StoreUnavailable: the same
         """
         if self._is_put:
             raise Conflict(f"batch {self.id} is put already.", hint="Add members with queue.put(..., batch=id).")
@@ -155,7 +177,11 @@ class Batch:
         return self._doubtful_since is not None
 
     def cancel(self) -> int:
-        """Cancel what is left of it: the entry that waits, then its members. Returns the number of entries."""
+        """Cancel what is left of it: the entry that waits, then its members.
+
+        Returns:
+            the number of entries
+        """
         return cancel_batch(self.store, self.id)
 
     def __enter__(self) -> Batch:

@@ -84,6 +84,14 @@ class Queue(Generic[T]):
     ``fifo``, ``rate`` (``"100/s"``) and ``in_flight`` (``{"customer": 2}``: at most two at once per value of that
     label) are kept in the store and hold for everybody. Leave them out to follow what is stored. ``rate="none"`` and
     ``in_flight={}`` remove them.
+
+    Throughout:
+        id: of the entry
+        labels: only entries with all of these
+        after: the ``seq`` of the last one of the page before
+        limit: at most so many
+        force: also if it is running
+        connection: your own transaction: the call is part of it
     """
 
     def __init__(
@@ -146,7 +154,11 @@ class Queue(Generic[T]):
         return f"<{kind} {self.name} of {self.codec.type_name} {where}>"
 
     def member(self, name: str) -> Queue[T]:
-        """One queue of this family, with the family's type and settings."""
+        """One queue of this family, with the family's type and settings.
+
+        Args:
+            name: of the queue
+        """
         if not self.is_family or not name.startswith(self.name):
             raise BadInput(f"{name!r} is not a member of {self!r}.", hint=f"Its name has to start with {self.name!r}.")
         member = Queue[T](self.store, name, self._type, codec=self.codec)
@@ -176,11 +188,33 @@ class Queue(Generic[T]):
     ) -> PutResult:
         """Put one entry. When this returns, it is stored.
 
-        ``after`` names entries that it waits for: until all of them are done (``on="ended"``: have ended) it is held.
-        ``batch`` is the id of a batch that is held: the entry becomes a member of it.
+        Args:
+            value: of the queue's type
+            due: when it may be claimed; now by default
+            delay: how long from now; not together with ``due``
+            priority: -100 to 100, higher first; not on FIFO queues
+            unique: text, or ``Unique(key, until, period, on_conflict)``: it is stored once
+            labels: text by name, to find it
+            headers: text by name, for the handler
+            expires: when it ends as ``expired`` instead of running
+            sticky: True: only for workers of this node; or the name of a node
+            id: your own makes the put repeatable: the same id is stored once
+            after: ids of entries that it waits for: until then it is held
+            on: ``"done"``, or ``"ended"``: it waits for their end, whatever it is
+            batch: the id of a batch that is held: the entry becomes a member of it
 
-        ``connection`` puts it inside the caller's own database transaction. ``sticky`` keeps it for workers of this
-        node, or of the node named. An ``id`` of your own makes the put repeatable: the same id is stored once.
+        Returns:
+            its id, queue and due time; ``created`` is False if an entry with this unique id was there
+
+        Raises:
+            WrongType: the value is not of the queue's type
+            PayloadTooLarge: it is larger than the store takes
+            BadInput: an option that cannot work
+            UniqueHeld: with ``on_conflict="raise"``, or if ``"replace"`` meets a running entry
+            Conflict: the id exists with another payload
+            EntryNotFound: an id in ``after`` is not known
+            StoreFull: the store has no room
+            Unsupported: the store has no transaction to be part of
         """
         driver = self.store.driver
         span = begin(driver.tracing, "put", self.name, headers)
@@ -216,10 +250,15 @@ class Queue(Generic[T]):
         connection: Any = None,
         **options: Unpack[ManyLinkOptions],
     ) -> list[PutResult]:
-        """Put many entries as one unit: all or none. ``chunk`` splits them into several units.
+        """Put many entries as one unit: all or none.
 
-        The options are those of ``put``, less ``id``, and hold for every entry. With ``batch``, all of them become
-        members of a batch that is held.
+        Args:
+            values: of the queue's type
+            chunk: splits them into several units of so many
+            **options: those of :meth:`put` except ``id``, for every entry
+
+        Returns:
+            what :meth:`put` returns, for each
         """
         if chunk is not None and (not isinstance(chunk, int) or not 1 <= chunk <= sys.maxsize):
             raise BadInput(f"put_many(chunk={chunk!r}) puts nothing.", hint="Use 1 or more.")
@@ -303,7 +342,14 @@ class Queue(Generic[T]):
     def result(self, id: str, *, timeout: Duration | None = None) -> Result:
         """What has become of an entry, and what its handler returned if that is kept (``handler(keep_result=)``).
 
-        With a ``timeout`` it waits up to that long for the entry to end. ``is_final`` says whether it has ended.
+        Args:
+            timeout: how long to wait for its end; without one it does not wait
+
+        Returns:
+            a :class:`Result`; ``is_final`` says whether the entry has ended
+
+        Raises:
+            EntryNotFound: there is no such entry, and no history of it
         """
         check_ids((id,))
         where = None if self.is_family else self.name
@@ -317,7 +363,11 @@ class Queue(Generic[T]):
     # --- looking -----------------------------------------------------------------------------------
 
     def get(self, id: str, *, connection: Any = None) -> Entry[T]:
-        """A live entry by its id."""
+        """A live entry by its id.
+
+        Raises:
+            EntryNotFound: it is not live
+        """
         entries = self.store.driver.find(self._where(ids=check_ids((id,))), connection=connection)
         if not entries:
             raise EntryNotFound(
@@ -336,7 +386,12 @@ class Queue(Generic[T]):
         limit: int = 1000,
         connection: Any = None,
     ) -> list[Entry[T]]:
-        """Live entries in the order they were put. ``after`` (an entry's ``seq``) continues where a call ended."""
+        """Live entries in the order they were put.
+
+        Args:
+            state: ``"waiting"``, ``"held"`` or ``"leased"``; all of them by default
+            due_from, due_before: by due time; the first is included
+        """
         where = self._where(
             labels=labels or {}, states=read_state(state, State), from_us=_micros(due_from),
             before_us=_micros(due_before), after=after, limit=limit,
@@ -359,7 +414,14 @@ class Queue(Generic[T]):
         limit: int = 1000,
         newest_first: bool = False,
     ) -> list[HistoryRow]:
-        """Ended attempts, oldest first unless told otherwise."""
+        """Ended attempts, oldest first unless told otherwise.
+
+        Args:
+            id: of one entry
+            state: how the attempt ended
+            since, before: by the end of the attempt; the first is included
+            newest_first: turns the order around
+        """
         rows = self.store.driver.history(
             self._where(
                 ids=None if id is None else check_ids((id,)),
@@ -401,7 +463,17 @@ class Queue(Generic[T]):
         force: bool = False,
         connection: Any = None,
     ) -> None:
-        """Change a waiting entry's content. ``force`` also changes a leased one, whose worker then loses it."""
+        """Change a waiting entry's content. What is not given stays.
+
+        Args:
+            value: another payload
+            labels: other labels, in place of all it has
+            priority: -100 to 100
+
+        Raises:
+            EntryNotFound: it is not live
+            EntryLeased: it is running; ``force`` changes it all the same, and its worker loses it
+        """
         check_ids((id,))
         if priority is not None:
             check_priority(priority)
@@ -425,7 +497,16 @@ class Queue(Generic[T]):
         force: bool = False,
         connection: Any = None,
     ) -> None:
-        """Move a waiting entry's due time."""
+        """Move a waiting entry's due time.
+
+        Args:
+            due: when it may be claimed
+            delay: how long from now; not together with ``due``
+
+        Raises:
+            EntryNotFound: it is not live
+            EntryLeased: it is running; ``force`` moves it all the same, and its worker loses it
+        """
         check_ids((id,))
         if (due is None) == (delay is None):
             raise BadInput(f"reschedule of {id!r} needs a due time or a delay.", hint="Give exactly one of them.")
@@ -435,13 +516,28 @@ class Queue(Generic[T]):
         )
 
     def cancel(self, *ids: str, force: bool = False, connection: Any = None) -> int:
-        """Cancel waiting entries, all or none. ``force`` also cancels leased ones."""
+        """Cancel waiting entries, all or none.
+
+        Args:
+            *ids: of the entries
+
+        Returns:
+            how many were cancelled
+
+        Raises:
+            EntryNotFound: one of them is not live
+            EntryLeased: one of them is running; ``force`` cancels it all the same, and its worker loses it
+        """
         return self.store.driver.cancel(
             check_ids(ids), force=check_flag(force, "force"), connection=connection, scope=self._scope
         )
 
     def cancel_where(self, *, labels: dict[str, str], connection: Any = None) -> int:
-        """Cancel every waiting entry with these labels. Entries that a worker takes meanwhile are left to it."""
+        """Cancel every waiting entry with these labels. Entries that a worker takes meanwhile are left to it.
+
+        Returns:
+            how many were cancelled
+        """
         cancelled = 0
         for entry in self.find(labels=labels, state="waiting", limit=1_000_000, connection=connection):
             try:
@@ -451,11 +547,29 @@ class Queue(Generic[T]):
         return cancelled
 
     def replay(self, *ids: str) -> int:
-        """Put ended entries back to the tail of the queue, as a new generation of the same id."""
+        """Put ended entries back to the tail of the queue, as a new generation of the same id.
+
+        Args:
+            *ids: of dead letters, or of ended entries whose history is kept
+
+        Returns:
+            how many were put back
+
+        Raises:
+            EntryNotFound: one of them is not there
+            UniqueHeld: another entry has its unique id now
+        """
         return self.store.driver.replay(check_ids(ids), scope=self._scope)
 
     def purge_dead(self, *, before: datetime | None = None, labels: dict[str, str] | None = None) -> int:
-        """Remove dead letters for good, optionally only those that died before a time."""
+        """Remove dead letters for good.
+
+        Args:
+            before: only those that died before this time
+
+        Returns:
+            how many were removed
+        """
         return self.store.driver.purge_dead(
             self._where(before_us=_micros(before), labels=labels or {}, limit=1_000_000)
         )
@@ -465,18 +579,32 @@ class Queue(Generic[T]):
     def delete(self) -> None:
         """Take the queue, which has to be empty, off the lists and forget its settings and locks.
 
-        Raises ``Conflict`` while it holds entries or dead letters, or something puts into it by itself. Its history
-        stays until it is pruned, and a put brings the queue back.
+        Its history stays until it is pruned, and a put brings the queue back.
+
+        Raises:
+            Conflict: it holds entries or dead letters, or something puts into it by itself
         """
         delete_queue(self.store, self.name)
 
     def lock(self, *, holder: str = OPERATOR, reason: str = "") -> None:
-        """Stop claims from this queue until this holder unlocks it. Work in hand continues."""
+        """Stop claims from this queue until this holder unlocks it. Work in hand continues.
+
+        Args:
+            holder: who holds it; each holder has one lock
+            reason: what others see
+        """
         self._one("lock")
         self.store.driver.lock(self.name, check_name(holder, kind="holder"), check_reason(reason))
 
     def unlock(self, *, holder: str = OPERATOR) -> bool:
-        """Remove this holder's lock. Returns whether it held one. Other holders' locks stay."""
+        """Remove this holder's lock. Other holders' locks stay.
+
+        Args:
+            holder: whose lock
+
+        Returns:
+            whether it held one
+        """
         self._one("unlock")
         return self.store.driver.unlock(self.name, check_name(holder, kind="holder"))
 
@@ -521,16 +649,29 @@ class Queue(Generic[T]):
         timeout: Duration | None = None,
         keep_result: Duration | None = None,
     ) -> Any:
-        """Set the function that handles this queue's entries: sync or async, taking ``(value)`` or ``(value, ctx)``.
+        """Set the function that handles this queue's entries: a decorator.
 
-        ``retry`` is the policy for failures, ``concurrency`` how many run at once per worker process, ``prefetch``
-        how many more a worker may hold ready (None: about 50 ms worth), ``on_dead`` is called with value and error
-        when an entry is given up, ``executor`` runs a sync handler in a pool of your own, ``breaker`` (a
-        ``penstock.Breaker`` or one of its guards) keeps entries back while what the handler calls is down,
-        ``middleware`` are functions ``(ctx, call_next)`` around the handler, the outermost first. With
-        ``executor="processes"`` it runs in processes of its own. An attempt that takes longer than ``timeout`` has
-        failed with ``HandlerTimeout``: an async handler is cancelled, a process killed; a thread cannot be stopped.
-        ``keep_result`` keeps what the handler returns for so long; see :meth:`result`.
+        A handler that raises or returns False has failed this attempt. Any other value is a success.
+
+        Args:
+            function: takes ``(value)`` or ``(value, ctx)``; sync or async
+            retry: what a failure means
+            concurrency: how many run at once per worker process
+            prefetch: how many more a worker may hold ready; by default about 50 ms worth
+            on_dead: called with value and error when an entry is given up; not if the process dies in the last attempt
+            executor: a pool of your own for a sync handler; ``"processes"``: it runs in processes of its own
+            breaker: a ``penstock.Breaker`` or one of its guards: keeps entries back while the far side is down
+            middleware: functions ``(ctx, call_next)`` around it, the outermost first
+            timeout: an attempt that takes longer has failed with ``HandlerTimeout``: an async handler is cancelled, a
+                process killed; a thread cannot be stopped
+            keep_result: how long to keep what it returns, for :meth:`result`
+
+        Returns:
+            the function
+
+        Raises:
+            Conflict: the queue has a handler
+            BadInput: an option that cannot work, such as a ``timeout`` for threads on a FIFO or limited queue
         """
 
         def register(real: Callable[..., R]) -> Callable[..., R]:
@@ -556,7 +697,13 @@ class Queue(Generic[T]):
         timeout: Duration | None = None,
         keep_result: Duration | None = None,
     ) -> Handler:
-        """Do what the decorator does, as a call. It also works while a worker is running."""
+        """Do what the decorator :meth:`handler` does, as a call. It also works while a worker is running.
+
+        Args:
+            function: takes ``(value)`` or ``(value, ctx)``; sync or async
+            retry, concurrency, prefetch, on_dead, executor, breaker, middleware, timeout, keep_result: as of
+                :meth:`handler`
+        """
         key = (self.name, self.is_family)
         handlers = self._handlers()
         if key in handlers:
@@ -604,13 +751,27 @@ class Queue(Generic[T]):
         priority: int = 0,
         on_conflict: Literal["warn", "raise"] = "warn",
     ) -> bool:
-        """Put ``value`` at every time of a cron line (in ``zone``, DST-safe) or interval, once per cluster.
+        """Put a value at every time of a cron line or interval, once per cluster.
 
-        Returns whether this definition is in force. The highest ``version`` of a name wins. A different definition
-        under the stored version is not taken: it is reported by a warning (``ScheduleChanged``), or by a ``Conflict``
-        with ``on_conflict="raise"``. Missed fires are caught up by one entry (``"one"``), by each (``"all"``) or not
-        (``"none"``). A schedule stays until it is removed. The schedule of a declared queue is set when the queue is
-        opened.
+        The highest ``version`` of a name wins. A schedule stays until it is removed. The schedule of a declared queue
+        is set when the queue is opened.
+
+        Args:
+            name: of the schedule
+            value: what is put
+            cron, every: a cron line or an interval: one of them
+            zone: of the cron line; changes to and from summer time are heeded
+            version: raise it when you change the definition
+            catch_up: for missed times put ``"one"`` entry, ``"all"`` of them, or ``"none"``
+            labels, priority: of the entries
+            on_conflict: what to do about another definition under the stored version: ``"warn"`` (``ScheduleChanged``)
+                or ``"raise"``
+
+        Returns:
+            whether this definition is in force
+
+        Raises:
+            Conflict: another definition is stored under this version, with ``on_conflict="raise"``
         """
         spec = ScheduleSpec.read(cron=cron, every=every, zone=zone, catch_up=catch_up)
         if self._declarations is not None:

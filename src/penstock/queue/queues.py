@@ -47,7 +47,19 @@ class QueueStore:
     def queue(self, name: str, type: Any = ..., **options: Unpack[QueueOptions]) -> Queue[Any]: ...
 
     def queue(self, name: str, type: Any = Any, **options: Unpack[QueueOptions]) -> Queue[Any]:
-        """A typed handle on one queue; see :class:`penstock.Queue` for the options."""
+        """A typed handle on one queue.
+
+        Args:
+            name: 1 to 128 ASCII letters, digits, ``.``, ``_`` or ``-``, starting with a letter or digit
+            type: of the payloads: a ``msgspec.Struct``, dataclass, pydantic model, JSON type or ``bytes``
+            **options: ``fifo``: one entry after the other, in the order of puts; ``rate``: starts of all workers
+                together, such as ``"5/s"``; ``in_flight``: at most so many at once per value of a label, such as
+                ``{"customer": 2}``; ``codec``: how values become bytes. What is not given is as it is stored.
+
+        Raises:
+            BadInput: a bad name, type or option
+            Conflict: ``fifo`` would change while the queue holds entries
+        """
         return Queue(self, name, type, **options)
 
     @overload
@@ -57,15 +69,30 @@ class QueueStore:
     def family(self, prefix: str, type: Any = ..., **options: Unpack[QueueOptions]) -> Queue[Any]: ...
 
     def family(self, prefix: str, type: Any = Any, **options: Unpack[QueueOptions]) -> Queue[Any]:
-        """A handle on all queues whose name starts with ``prefix``: one handler for all of them."""
+        """A handle on all queues whose name starts with ``prefix``: one handler for all of them.
+
+        Args:
+            prefix: what the names start with
+            type: of the payloads
+            **options: those of a queue
+        """
         return Queue(self, prefix, type, family=True, **options)
 
     def task(self, name: str, **options: Unpack[TaskOptions]) -> TaskMaker:
-        """Decorate a function whose calls are entries of this queue; see :class:`penstock.Task`."""
+        """Decorate a function whose calls are entries of this queue; see :class:`penstock.Task`.
+
+        Args:
+            name: of the queue
+            **options: those of a queue and of :meth:`penstock.Queue.handler`
+        """
         return task_maker(self.queue, name, options)
 
     def unit(self, *, lease: Duration = "60s") -> UnitOfWork:
-        """Start a unit of work: take N and put K, committed together or not at all."""
+        """Start a unit of work: take N and put K, committed together or not at all.
+
+        Args:
+            lease: how long taken entries are held
+        """
         return UnitOfWork(self, lease=lease)
 
     def batch(
@@ -77,31 +104,48 @@ class QueueStore:
         within: Duration = "1h",
         **options: Unpack[PutOptions],
     ) -> Batch:
-        """Entries, and one that is held until all of them are done (``on="ended"``: have ended, however).
+        """Entries, and one that is held until all of them are done.
 
         >>> with store.batch(then=(reports, Report(7)), on="ended") as batch:
         ...     for page in pages:
         ...         batch.put(scans, page)
 
-        It is put when the block ends: all of it or nothing. ``inside`` makes it a member of another batch. One that is
-        too large for one step of the store is put in parts, and cancelled if its maker dies ``within`` that time. The
-        other options are those of a put, for the entry that waits.
+        It is put when the block ends: all of it or nothing. One that is too large for one step of the store is put in
+        parts, and cancelled if its maker dies meanwhile.
+
+        Args:
+            then: queue and value of the entry that waits
+            on: ``"done"``, or ``"ended"``: it waits for their end, whatever it is
+            inside: another batch, or its id: this one becomes a member of it
+            within: how long putting all the parts may take before a batch counts as abandoned
+            **options: those of :meth:`penstock.Queue.put`, for the entry that waits
         """
         return Batch(self, then, on=on, inside=inside, within=within, **options)
 
     def chain(self, *steps: tuple[Queue[Any], Any], on: On = "done", **options: Unpack[ManyOptions]) -> list[str]:
-        """Put entries of which each is held until the one before is done, or has ended. Returns their ids.
-
-        The options hold for all.
+        """Put entries of which each is held until the one before is done, or has ended.
 
         >>> store.chain((resize, image), (upload, image), (notify, user))
+
+        Args:
+            *steps: queue and value of each
+            on: ``"done"`` or ``"ended"``
+            **options: those of :meth:`penstock.Queue.put_many`, for all of them
+
+        Returns:
+            their ids
         """
         return chain(self, steps, options, on=on)
 
     # --- looking over all queues ---------------------------------------------------------------------
 
     def counts(self, queue: str | None = None, family: str | None = None) -> list[Counts]:
-        """What queues hold, by name: one, a family, or all."""
+        """What queues hold, by name: one, a family, or all.
+
+        Args:
+            queue: this one only
+            family: only queues whose name starts so
+        """
         for name, kind in ((queue, "the name of a queue"), (family, "the beginning of names")):
             if name is not None:
                 check_text(name, kind)
@@ -109,7 +153,11 @@ class QueueStore:
         return counts if queue is not None else without_deleted(self, counts)
 
     def locks(self, queue: str | None = None) -> list[Lock]:
-        """Locks on one queue, or all."""
+        """Locks on one queue, or all.
+
+        Args:
+            queue: this one only
+        """
         return self.driver.locks(None if queue is None else check_text(queue, "the name of a queue"))
 
     def schedules(self) -> list[Schedule]:
@@ -117,7 +165,11 @@ class QueueStore:
         return self.driver.schedules()
 
     def remove_schedule(self, name: str) -> bool:
-        """Forget a schedule. Returns whether there was one."""
+        """Forget a schedule. Returns whether there was one.
+
+        Args:
+            name: of the schedule
+        """
         return self.driver.remove_schedule(check_text(name, "the name of a schedule"))
 
     def check(self) -> list[Finding]:

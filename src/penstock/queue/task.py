@@ -87,11 +87,19 @@ class Task(Generic[P, R]):
         return self.function(*args, **kwargs)
 
     def put(self, *args: P.args, **kwargs: P.kwargs) -> PutResult:
-        """Put a call of the function. The arguments are checked against its signature and types."""
+        """Put a call of the function. The arguments are checked against its signature and types.
+
+        Args:
+            *args, **kwargs: those of the function
+        """
         return self.queue.put(self._calls.payload_of(args, kwargs), **self._given)
 
     def options(self, **options: Unpack[LinkOptions]) -> Task[P, R]:
-        """The same task with options for its puts, as of ``Queue.put``: ``send.options(delay="5m").put("ann")``."""
+        """The same task with options for its puts, as of ``Queue.put``: ``send.options(delay="5m").put("ann")``.
+
+        Args:
+            **options: those of :meth:`penstock.Queue.put`
+        """
         check_options(options, "options", LinkOptions)
         return Task(self._calls, self.queue, {**self._given, **options})
 

@@ -74,9 +74,15 @@ class UnitOfWork:
         self._unanswered: ClaimRequest | None = None  # a take whose reply was lost
 
     def take(self, queue: Queue[T], limit: int = 1, *, attempts: int | None = DEFAULT_RETRY.attempts) -> list[Entry[T]]:
-        """Lease up to ``limit`` due entries of a queue. Returns an empty list when none is due.
+        """Lease due entries of a queue.
 
-        ``attempts`` bounds how often an entry may be taken before it becomes a dead letter. None means no bound.
+        Args:
+            queue: where from
+            limit: at most so many
+            attempts: how often an entry may be taken before it becomes a dead letter; None: no limit
+
+        Returns:
+            the entries, in a list that is empty if nothing is due
         """
         with self._lock:
             self._check_open()
@@ -101,9 +107,15 @@ class UnitOfWork:
             return good
 
     def put(self, queue: Queue[T], value: T, **options: Unpack[LinkOptions]) -> str:
-        """Put on commit. Returns the id that the entry will have.
+        """Put on commit.
 
-        The options are those of ``penstock.Queue.put``; ``after`` may name entries that this unit puts.
+        Args:
+            queue: of the same space
+            value: of the queue's type
+            **options: those of :meth:`penstock.Queue.put`; ``after`` may name entries that this unit puts
+
+        Returns:
+            the id that the entry will have
         """
         check_options(options, "unit.put", LinkOptions)
         with self._lock:
@@ -115,7 +127,16 @@ class UnitOfWork:
             return entry.id
 
     def publish(self, bus: Publisher, event: Any, **options: Unpack[PutOptions]) -> str:
-        """Publish on commit. Returns the event's id."""
+        """Publish on commit.
+
+        Args:
+            bus: of the same space
+            event: what to publish
+            **options: those of :meth:`penstock.Bus.publish`
+
+        Returns:
+            the event's id
+        """
         check_options(options, "unit.publish")
         with self._lock:
             self._check_open()
@@ -125,15 +146,30 @@ class UnitOfWork:
             return new_event.template.id
 
     def reject(self, entry: Entry[Any], reason: str) -> None:
-        """On commit send this taken entry to the dead letters instead of finishing it."""
+        """On commit send this taken entry to the dead letters instead of finishing it.
+
+        Args:
+            entry: that was taken
+            reason: kept as its error
+        """
         self._end(entry, "dead", error=storable(f"rejected: {reason}"))
 
     def retry(self, entry: Entry[Any], *, after: Duration = "0s", error: str | None = None) -> None:
-        """On commit put this taken entry back for another attempt instead of finishing it."""
+        """On commit put this taken entry back for another attempt instead of finishing it.
+
+        Args:
+            entry: that was taken
+            after: how long to wait
+            error: kept as the error of the attempt
+        """
         self._end(entry, "retry", delay_us=duration_micros(after), error=None if error is None else storable(error))
 
     def release(self, entry: Entry[Any]) -> None:
-        """On commit give this taken entry back, as if it had never been taken."""
+        """On commit give this taken entry back, as if it had never been taken.
+
+        Args:
+            entry: that was taken
+        """
         self._end(entry, "release")
 
     def commit(self, *, connection: Any = None) -> StepDone:
@@ -142,8 +178,16 @@ class UnitOfWork:
         With ``connection``, the unit takes effect when the caller's transaction commits. If that is rolled back, the
         taken entries come back when their leases run out.
 
-        Raises ``LeaseLost`` when a taken entry is no longer held: then nothing happened. Raises ``OutcomeUnknown``
-        when it may have happened: then call it again.
+        Returns:
+            what was put
+
+        Raises:
+            LeaseLost: a taken entry is not held any more; nothing happened
+            OutcomeUnknown: it may have happened: call it again
+            UniqueHeld: another entry has a unique id that is put; nothing happened
+            Conflict: an id exists with another payload; nothing happened
+            StoreFull: the store has no room
+            UnitTooLarge: more than the store takes in one step
         """
         with self._lock:
             if self._doubtful is not None:

@@ -20,7 +20,14 @@ LONGEST = 300  # characters of what Spark says
 
 
 def explain(error: BaseException | None) -> PenstockError | None:
-    """Find the Penstock error inside Spark's (or ``query.exception()``). Returns None if there is none."""
+    """Find the Penstock error inside Spark's.
+
+    Args:
+        error: what Spark raised, or ``query.exception()``
+
+    Returns:
+        None if there is none
+    """
     while error is not None:
         if isinstance(error, PenstockError):
             return error

@@ -38,8 +38,12 @@ def session(
 ) -> SparkSession:
     """The session of this process, made with Penstock's settings if there is none yet.
 
-    ``master`` is by default what spark-submit says, else ``local[*]``. ``settings`` are Spark's own and win over ours.
     An existing session is returned, with those of our settings that can still be changed.
+
+    Args:
+        app: the name that Spark shows
+        master: by default what spark-submit says, else ``local[*]``
+        settings: Spark's own; they win over ours
     """
     check_installed()
     from pyspark import SparkContext

@@ -33,12 +33,15 @@ class chain(Computation):
     """Runs steps one after the other, for every record: the output of a step goes straight to the steps that read it.
 
     The streams between the steps are only names: they are not declared in the topology, and nothing is stored there.
-    Those named in ``stored``, or all of them with ``stored=True``, are outputs as well, for other readers.
     Values are handed on as they are. Inputs are the streams that no step writes, outputs those that no step reads.
     Retries and dead letters are those of the chain, for the record that came in.
 
     The last step may have states and timers, such as windows and totals; the others may not, and none takes batches.
     Its state is kept under the key of the record that came in, so the steps before it leave the key as it is.
+
+    Args:
+        *steps: computations
+        stored: streams between the steps that are outputs as well, for other readers; True: all of them
     """
 
     def __init__(self, name: str, *steps: Computation, stored: Names | Literal[True] = (), **options: Any) -> None:

@@ -49,9 +49,12 @@ InArrow = Callable[[Iterator["pa.RecordBatch"]], Iterable["pa.RecordBatch"]]
 
 
 class map_in_arrow(Operator):
-    """Apply ``function``, from an iterator of column batches to an iterator of them, as Spark's mapInArrow does.
+    """Apply a function to columns, as Spark's mapInArrow does.
 
-    A ``dict`` in place of a batch has one for each of the outputs that it names: ``to`` or ``side_outputs``.
+    Args:
+        function: from an iterator of column batches to an iterator of them; a ``dict`` in place of a batch has one for
+            each of the outputs that it names: ``to`` or ``side_outputs``
+        batch: how many records at once
     """
 
     def __init__(

@@ -72,6 +72,12 @@ class Computation(Generic[In, Out]):
     older than the watermark outputs may be.
     Raise ``version`` when states change their shape, and override :meth:`upgrade`. ``Computation[In, Out]`` tells a
     type checker of which types the values of its inputs and outputs are.
+
+    Throughout:
+        ctx: output, state, timers, and what is at work
+        record: with key, value and event time
+        records: of one partition, in order
+        timer: with its name and time
     """
 
     name: str = ""
@@ -110,7 +116,14 @@ class Computation(Generic[In, Out]):
         """Called when the partition is given back."""
 
     def upgrade(self, version: int, state: str, key: str, value: Any) -> Any:
-        """Convert a stored value of an older version; None drops it."""
+        """Convert a stored value of an older version; None drops it.
+
+        Args:
+            version: that the value was stored under
+            state: its name
+            key: whose value
+            value: as it was stored
+        """
         raise NotImplementedError
 
     # --- what the runner and the checks ask ----------------------------------------------------------
@@ -239,9 +252,15 @@ class Decorate(Protocol):
 
 
 def computation(name: str, **options: Unpack[ComputationOptions]) -> Decorate:
-    """Decorator: a computation out of a function of a record (with ``batch``: of records) and the context.
+    """Make a computation out of a function of a record and the context: a decorator.
 
-    ``@name.timer`` and ``@name.drain`` on the result add functions for timers and for the end of the input.
+    With ``batch`` it is a function of several records. ``@name.timer`` and ``@name.drain`` on the result add functions
+    for timers and for the end of the input.
+
+    Args:
+        name: of the computation
+        **options: the attributes of a :class:`Computation`: ``inputs``, ``outputs``, ``states``, ``policy``, ``batch``,
+            …
     """
 
     def decorate(process: Any) -> FunctionComputation[Any, Any]:

@@ -88,6 +88,11 @@ class Context(Scope, Generic[In, Out]):
 
     ``key`` is the key of the record or timer, ``record`` the record (None for a timer), ``stream`` the input it came
     from, ``partition`` the number of the partition.
+
+    Throughout:
+        state: its name, or the state as it was declared
+        name: of the timer
+        kind: ``"event"`` or ``"processing"`` time
     """
 
     __slots__ = (
@@ -142,8 +147,13 @@ class Context(Scope, Generic[In, Out]):
     ) -> None:
         """Append to an output; visible with the checkpoint, with everything else of it.
 
-        Key, event time and headers are those of the record or timer at work unless given; ``headers`` are added to
-        them. A key is text, bytes, or any JSON scalar; None is none. A :class:`Record` as value is passed on as it is.
+        Args:
+            stream: one of the outputs
+            value: of the stream's type; a :class:`Record` is passed on as it is
+            key: text, bytes or any JSON scalar, None for none; by default that of the record or timer at work
+            partition: instead of the key
+            timestamp: the event time; by default that of the record or timer at work
+            headers: added to those of the record at work
         """
         out = self._outputs.get(stream)
         if out is None:
@@ -220,7 +230,11 @@ class Context(Scope, Generic[In, Out]):
         return codec.decode(payload)
 
     def use(self, record: Record[Any]) -> None:
-        """In a batch: make this record and its key the current ones."""
+        """In a batch: make this record and its key the current ones.
+
+        Args:
+            record: one of the batch
+        """
         self.record = record
         self.own_key = record.key
         self.key_text = self.own_key or ""
@@ -235,7 +249,7 @@ class Context(Scope, Generic[In, Out]):
     def value(self, state: str) -> ValueCell[Any]: ...
 
     def value(self, state: Value[Any] | str) -> ValueCell[Any]:
-        """The value state of this name, or as it was declared, of the current key."""
+        """The value state of this name, of the current key."""
         name = state if state.__class__ is str else state.name  # type: ignore[union-attr]
         cell = self._cells.get(name)
         if cell.__class__ is not ValueCell:
@@ -249,7 +263,7 @@ class Context(Scope, Generic[In, Out]):
     def list(self, state: str) -> ListCell[Any]: ...
 
     def list(self, state: List[Any] | str) -> ListCell[Any]:
-        """The list state of this name, or as it was declared, of the current key."""
+        """The list state of this name, of the current key."""
         name = state if state.__class__ is str else state.name  # type: ignore[union-attr]
         cell = self._cells.get(name)
         if cell.__class__ is not ListCell:
@@ -263,7 +277,7 @@ class Context(Scope, Generic[In, Out]):
     def map(self, state: str) -> MapCell[Any]: ...
 
     def map(self, state: Map[Any] | str) -> MapCell[Any]:
-        """The map state of this name, or as it was declared, of the current key."""
+        """The map state of this name, of the current key."""
         name = state if state.__class__ is str else state.name  # type: ignore[union-attr]
         cell = self._cells.get(name)
         if cell.__class__ is not MapCell:
@@ -276,6 +290,9 @@ class Context(Scope, Generic[In, Out]):
         """Call ``on_timer`` for the current key when event (or processing) time has come there; once.
 
         A key has one timer of each name and kind: setting it again moves it.
+
+        Args:
+            at: the time; a time in the past fires at once
         """
         if not self._may_set_timers:
             raise BadInput(f"{self.computation} has no on_timer to call.", hint="Give it one; then set timers.")
@@ -287,7 +304,11 @@ class Context(Scope, Generic[In, Out]):
         self._timers.set(kind, self.key_text, text, micros(at))
 
     def set_timer_after(self, delay: Duration, name: Scalar = "") -> None:
-        """Call ``on_timer`` for the current key so much processing time from now."""
+        """Call ``on_timer`` for the current key so much processing time from now.
+
+        Args:
+            delay: how long from now
+        """
         self.set_timer(self._clock() + duration_micros(delay, name="delay"), name, kind="processing")
 
     def clear_timer(self, name: Scalar = "", *, kind: Kind = "event") -> None:

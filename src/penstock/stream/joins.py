@@ -108,11 +108,17 @@ class Join(Computation):
 
 
 class join(Join):
-    """Pairs whose right time is from ``before`` earlier up to ``after`` later than the left time, both included.
+    """Pairs of records of the same key whose times are near each other.
 
-    ``within="5s"`` means 5 seconds before and after. A negative bound moves the span to one side: with
-    ``before="-1s", after="5s"`` a right record has to come 1 to 5 seconds later. A pair has the later of its two times.
-    A record without a partner comes when the watermark says that none can come any more, with its own time.
+    The right time is from ``before`` earlier up to ``after`` later than the left time, both included. A pair has the
+    later of its two times. A record without a partner comes when the watermark says that none can come any more, with
+    its own time.
+
+    Args:
+        within: ``"5s"`` means 5 seconds before and after
+        before, after: instead of ``within``; a negative bound moves the span to one side: with ``before="-1s",
+            after="5s"`` a right record has to come 1 to 5 seconds later
+        key: ``key(left, right)``: another key of the result
     """
 
     states = (Map(LEFT, bytes), Map(RIGHT, bytes), Map(MATCHED, bool))
@@ -192,9 +198,11 @@ class join(Join):
 class window_join(Join):
     """All pairs of a key whose records are in the same window; they come when the window ends, with its last moment.
 
-    ``joiner(left, right, window)`` and ``key(left, right, window)`` also get the window, a :class:`Windowed` without a
-    value; by default a result is a :class:`Windowed` of the pair. A record whose windows have all ended is late: it
-    goes to the stream ``late``, or nowhere if there is none.
+    A record whose windows have all ended is late.
+
+    Args:
+        key: ``key(left, right, window)``: another key of the result; the window is a :class:`Windowed` without a value
+        joiner: ``joiner(left, right, window)``; by default a result is a :class:`Windowed` of the pair
     """
 
     states = (Map(LEFT, bytes), Map(RIGHT, bytes), Map(OPEN, OpenWindow[None]))
@@ -300,10 +308,12 @@ class table_join(Join):
 
     The table is a stream (a compacted log, say) of which the latest value of a key counts, from its own event time on;
     None removes the key. A record waits until the watermark has passed it, so that the result does not depend on which
-    input is read first: that of Flink's temporal join. ``how="left"`` also gives the records whose key has no value.
+    input is read first: that of Flink's temporal join.
 
-    The join stores old values for ``allowed_lateness``. A record that is older than the watermark by more than that
-    goes to the stream ``late``, or nowhere.
+    Args:
+        how: ``"left"`` also gives the records whose key has no value
+        allowed_lateness: how long old values are stored: a record that is older than the watermark by more is late
+        key: ``key(left, right)``: another key of the result
     """
 
     allowed_how = ("inner", "left")
@@ -367,9 +377,12 @@ class table_join(Join):
 class regular_join(Join):
     """All pairs of a key, whenever their records come: a join without a bound of time.
 
-    Its state holds all records of both sides and grows with them. ``ttl`` bounds it: a record is dropped so long
-    (processing time) after it was read, and which pairs are found then depends on when records are read. A pair has
-    the later of its two times.
+    Its state holds all records of both sides and grows with them. A pair has the later of its two times.
+
+    Args:
+        ttl: a record is dropped so long (processing time) after it was read, and which pairs are found then depends on
+            when records are read
+        key: ``key(left, right)``: another key of the result
     """
 
     allowed_how = ("inner",)

@@ -114,7 +114,26 @@ def produce_result(ctx: Context, to: str, value: Any, **place: Any) -> None:
 
 
 class Operator(Computation):
-    """A ready-made computation from one stream to others; ``options`` are those of a :class:`Computation`."""
+    """A ready-made computation from one stream to others.
+
+    Throughout:
+        name: of the computation
+        source: the stream it reads
+        to: the stream it writes
+        left, right: the streams it reads
+        side_outputs: streams that a :class:`SideOutput` may name
+        function: of the value
+        window: :class:`Tumbling`, :class:`Sliding` or :class:`Session`
+        of: takes the value to be computed with out of the record's; the name of a field or a function
+        accumulator: the type of the values so far: ``fold`` gets them back with it; without one they are plain JSON
+        initial: the first value so far
+        fold: ``fold(value so far, record's value)``
+        late: the stream of records that come too late; nowhere by default
+        allowed_lateness: how long after its end a window still takes records
+        how: whose records come without a partner: ``"inner"``: none; ``"left"``, ``"right"``, ``"outer"``
+        joiner: makes the result of both values; by default a pair of them
+        **options: ``policy``, ``idle`` and ``output_delay`` of a :class:`Computation`
+    """
 
     def __init__(self, name: str, source: str, to: Iterable[str], options: dict[str, Any]) -> None:
         """Store the names of the computation and its streams."""
@@ -129,9 +148,9 @@ class Operator(Computation):
 
 
 class map_values(Operator):
-    """Apply ``function`` to every value; key, time and headers stay.
+    """Apply a function to every value; key, time and headers stay.
 
-    A :class:`SideOutput` that it gives goes to one of the streams in ``side_outputs`` instead.
+    A :class:`SideOutput` that it gives goes to one of the ``side_outputs`` instead.
     """
 
     def __init__(
@@ -149,7 +168,11 @@ class map_values(Operator):
 
 
 class filter_values(Operator):
-    """Pass on the records for whose value ``function`` is true; the others go to ``otherwise``, if that is named."""
+    """Pass on the records for whose value a function is true.
+
+    Args:
+        otherwise: the stream of the others; nowhere by default
+    """
 
     def __init__(
         self, name: str, function: Callable[[Any], object], source: str, to: str, *, otherwise: str | None = None,
@@ -177,9 +200,12 @@ class filter_values(Operator):
 
 
 class flat_map(Operator):
-    """All values that ``function`` gives for each value, in order.
+    """All values that a function gives for each value, in order.
 
-    Those of them that are a :class:`SideOutput` go to one of the streams in ``side_outputs`` instead.
+    Those of them that are a :class:`SideOutput` go to one of the ``side_outputs`` instead.
+
+    Args:
+        function: gives an iterable of values
     """
 
     def __init__(
@@ -198,7 +224,11 @@ class flat_map(Operator):
 
 
 class rekey(Operator):
-    """The same records under the key that ``function`` finds in the value: what has the same key comes together."""
+    """The same records under another key: what has the same key comes together.
+
+    Args:
+        function: finds the key in the value
+    """
 
     def __init__(self, name: str, function: Callable[[Any], Scalar], source: str, to: str, **options: Any) -> None:
         """From ``source`` to ``to``."""
@@ -212,9 +242,11 @@ class rekey(Operator):
 
 
 class deduplicate(Operator):
-    """The first record of every id per key; repetitions within ``within`` of event time are dropped.
+    """The first record of every id per key.
 
-    The id is what ``by`` makes of the value, by default the whole payload.
+    Args:
+        within: of event time: repetitions in it are dropped
+        by: finds the id in the value; by default the whole payload
     """
 
     states = (Map("seen", int),)
@@ -251,9 +283,13 @@ class deduplicate(Operator):
 
 
 class rate_limit(Operator):
-    """At most ``rate`` records per key, such as ``"10/m"``, counted in event time; the others to ``over`` or nowhere.
+    """At most so many records per key, counted in event time.
 
     Periods are aligned: a minute begins with the full minute. A record that comes after the end of its period is over.
+
+    Args:
+        rate: such as ``"10/m"``
+        over: the stream of the others; nowhere by default
     """
 
     states = (Map("counts", int),)
@@ -352,10 +388,7 @@ TOTAL = "total"  # the state
 
 
 class running_fold(Operator):
-    """One value per key: ``fold(value so far, record's value)``, beginning with ``initial``.
-
-    ``accumulator`` is the type of these values; without one they are plain JSON.
-    """
+    """One value per key, over all of its records."""
 
     batch = Batching(1_000, timedelta(milliseconds=20))
 
@@ -416,7 +449,8 @@ def running_sum(
 ) -> running_fold:
     """The sum of the values, or of what ``of`` takes out of them.
 
-    With ``approx`` floats may be added in any order, which is faster on Spark; the last digits are as they come.
+    Args:
+        approx: floats may be added in any order, which is faster on Spark; the last digits are as they come
     """
     check_arguments(running_sum, name=name, source=source, to=to, of=of)
     return running_fold(name, source, to, initial=0, fold=FieldFold(plus, of, approx=approx), **options)

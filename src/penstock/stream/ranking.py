@@ -60,11 +60,16 @@ def windowed_top(
     name: str, source: str, to: str, window: Window, n: int, *, by: Callable[[Any], Any] | None = None,
     ties: Ties = "cut", **options: Any,
 ) -> windowed_fold:  # fmt: skip
-    """The ``n`` values of each key and window with the highest ``by(value)``, as a list, the highest first.
+    """The values of each key and window that score highest, as a list, the highest first.
 
-    Of equal values the one with the earlier event time comes first. ``ties="cut"`` gives at most ``n`` (in SQL,
-    ROW_NUMBER), ``ties="keep"`` also those that are equal to the last of them (RANK, or FETCH FIRST … WITH TIES).
-    ``by`` gives a number, a text, or a tuple of them; ``options`` are those of :class:`windowed_fold`.
+    Of equal values the one with the earlier event time comes first.
+
+    Args:
+        n: how many
+        by: the score of a value: a number, a text, or a tuple of them; by default the value itself
+        ties: ``"cut"`` gives at most ``n`` (in SQL, ROW_NUMBER), ``"keep"`` also those that are equal to the last of
+            them (RANK, or FETCH FIRST … WITH TIES)
+        **options: those of :class:`windowed_fold`
     """
     check_arguments(windowed_top, name=name, source=source, to=to, by=by)
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:

@@ -76,6 +76,12 @@ class Runner(ABC):
     - after any crash the visible result is that of an undisturbed run;
     - within a checkpoint records come before timers, and timers fire by (time, key);
     - ``drain`` returns when everything that was in the inputs when it was called has gone all the way through.
+
+    Throughout:
+        name: of the computation
+        computation: its name
+        timeout: how long to wait
+        moment: an aware ``datetime``
     """
 
     topology: Topology
@@ -93,9 +99,13 @@ class Runner(ABC):
 
     @abstractmethod
     def drain(self, timeout: Duration = "60s", *, final: bool = False) -> bool:
-        """Process what is in the inputs now, all the way through, then stop. Returns False if that took too long.
+        """Process what is in the inputs now, all the way through, then stop.
 
-        With ``final`` the inputs have ended: event time goes to its end, and all event-time timers fire.
+        Args:
+            final: the inputs have ended: event time goes to its end, and all event-time timers fire
+
+        Returns:
+            False if that took too long
         """
 
     @abstractmethod

@@ -18,7 +18,15 @@ S = TypeVar("S")
 
 
 class Declared(Generic[T]):
-    """A state that a computation keeps per key."""
+    """A state that a computation keeps per key.
+
+    Throughout:
+        name: of the state
+        type: of the values
+        ttl: drop what was not written for so long (processing time)
+        keyed: False: a task has it once, whatever the key of a record: for what all instances have read, such as a
+            broadcast input
+    """
 
     kind: ClassVar[str] = ""
 
@@ -31,11 +39,7 @@ class Declared(Generic[T]):
     ) -> None: ...
 
     def __init__(self, name: str, type: Any = Any, *, ttl: Duration | None = None, keyed: bool = True) -> None:
-        """Declare a state of this name; ``ttl`` drops values that were not written for so long (processing time).
-
-        With ``keyed=False`` a task has it once, whatever the key of a record is: for what all instances have read, such
-        as a broadcast input.
-        """
+        """Declare a state of this name."""
         self.keyed = keyed
         self.name = check_name(name, kind="state")
         self.type = type
@@ -72,7 +76,11 @@ class Declared(Generic[T]):
 
 
 class Value(Declared[T]):
-    """One value per key; ``default`` is what a key without one has."""
+    """One value per key.
+
+    Args:
+        default: what a key without a value has
+    """
 
     kind = "value"
 

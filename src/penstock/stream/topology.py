@@ -68,7 +68,9 @@ class Node(msgspec.Struct, frozen=True):
 class Topology:
     """Streams and computations under one name. Build it with :meth:`stream` and :meth:`add`; runners check it.
 
-    ``partitions`` is for streams that do not exist yet and say nothing themselves.
+    Args:
+        name: of the topology
+        partitions: for streams that do not exist yet and say nothing themselves
     """
 
     def __init__(self, name: str, *, partitions: int = 1) -> None:
@@ -91,7 +93,19 @@ class Topology:
         codec: Codec[Any] | None = None,
         out_of_order: Duration = "0s",
     ) -> Topology:
-        """Declare a stream. Returns the topology, so that calls can be chained."""
+        """Declare a stream.
+
+        Args:
+            name: of the stream, and of its log
+            type: of the values
+            partitions: how many, if it does not exist yet
+            single_writer: refuse a topology in which several computations write it
+            codec: how values become bytes; by default by type
+            out_of_order: how much earlier than a record's event time one behind it may be
+
+        Returns:
+            the topology, so that calls can be chained
+        """
         check_name(name, kind="stream")
         if name in self.streams:
             raise BadInput(f"topology {self.name} has a stream {name!r} already.", hint="Declare it once.")
@@ -112,10 +126,18 @@ class Topology:
         concurrency: int = 1,
         policy: Policy | None = None,
     ) -> Topology:
-        """Add a computation, under another name or with its streams mapped if wanted. Returns the topology.
+        """Add a computation.
 
-        ``concurrency`` is how many instances a runner starts; those beyond the number of partitions are spare. Of a
-        source it is the number of partitions. 0 only declares the streams.
+        Args:
+            computation: an object, or a class that takes no arguments
+            name: another than its own
+            streams: the streams of the topology, by the names that the computation uses
+            concurrency: how many instances a runner starts; those beyond the number of partitions are spare. Of a
+                source it is the number of partitions. 0 only declares the streams.
+            policy: what happens when processing fails; by default the computation's own
+
+        Returns:
+            the topology
         """
         step = computation() if isinstance(computation, type) else computation
         if not isinstance(step, Computation):
@@ -169,7 +191,11 @@ class Topology:
             sources[local] = copies
 
     def only(self, *computations: str) -> Topology:
-        """A topology with the same streams and some of the computations: the others run elsewhere, on any runner."""
+        """A topology with the same streams and some of the computations: the others run elsewhere, on any runner.
+
+        Args:
+            *computations: their names
+        """
         part = Topology(self.name, partitions=self.partitions)
         part.streams = dict(self.streams)
         part.nodes = {name: self._known(name, self.nodes, "computation") for name in computations}
@@ -187,7 +213,11 @@ class Topology:
         return self
 
     def draw(self, form: Form = "mermaid") -> str:
-        """A picture of it: Mermaid, PlantUML or plain text."""
+        """A picture of it: Mermaid, PlantUML or plain text.
+
+        Args:
+            form: ``"mermaid"``, ``"plantuml"`` or ``"text"``
+        """
         from penstock.stream.draw import draw
 
         return draw(self, form)

@@ -150,14 +150,15 @@ class RecordFold(ABC):
 
 
 class windowed_fold(Operator):
-    """One value per key and window: ``fold(value so far, record's value)``, beginning with ``initial``.
+    """One value per key and window.
 
-    ``accumulator`` is the type of these values: ``fold`` gets them back with it, whatever lies between. Without one
-    they are plain JSON. Sessions that grow together need ``merge(earlier, later)``.
+    A result is a :class:`Windowed` under the key of its records. With ``allowed_lateness`` it comes again whenever a
+    late record changes it.
 
-    A result is a :class:`Windowed` under the key of its records. ``result(windowed)`` makes another value of it, and
-    ``key(windowed)`` another key; a :class:`SideOutput` goes to one of the ``side_outputs``. With ``allowed_lateness``
-    a result comes again whenever a late record changes it.
+    Args:
+        merge: ``merge(earlier, later)``, for sessions that grow together
+        key: ``key(windowed)``: another key of the result
+        result: ``result(windowed)``: another value; a :class:`SideOutput` goes to one of the ``side_outputs``
     """
 
     def __init__(
@@ -289,7 +290,11 @@ class windowed_fold(Operator):
 
 
 def windowed_count(name: str, source: str, to: str, window: Window, **options: Any) -> windowed_fold:
-    """How many records each key has in each window; ``options`` are those of :class:`windowed_fold`."""
+    """How many records each key has in each window.
+
+    Args:
+        **options: those of :class:`windowed_fold`
+    """
     check_arguments(windowed_count, name=name, source=source, to=to)
     return windowed_fold(name, source, to, window, initial=0, fold=count_record, merge=plus, **options)
 
@@ -299,7 +304,9 @@ def windowed_sum(
 ) -> windowed_fold:
     """The sum per key and window of the values, or of what ``of`` takes out of them.
 
-    With ``approx`` floats may be added in any order, which is faster; the last digits are as they come.
+    Args:
+        approx: floats may be added in any order, which is faster; the last digits are as they come
+        **options: those of :class:`windowed_fold`
     """
     check_arguments(windowed_sum, name=name, source=source, to=to, of=of)
     fold = FieldFold(plus, of, approx=approx)
@@ -309,7 +316,11 @@ def windowed_sum(
 def windowed_min(
     name: str, source: str, to: str, window: Window, *, of: Of | None = None, **options: Any
 ) -> windowed_fold:
-    """The least per key and window of the values, or of what ``of`` takes out of them."""
+    """The least per key and window of the values, or of what ``of`` takes out of them.
+
+    Args:
+        **options: those of :class:`windowed_fold`
+    """
     check_arguments(windowed_min, name=name, source=source, to=to, of=of)
     fold = FieldFold(smaller, of)
     return windowed_fold(name, source, to, window, initial=None, fold=fold, merge=smaller, **options)
@@ -318,7 +329,11 @@ def windowed_min(
 def windowed_max(
     name: str, source: str, to: str, window: Window, *, of: Of | None = None, **options: Any
 ) -> windowed_fold:
-    """The greatest per key and window of the values, or of what ``of`` takes out of them."""
+    """The greatest per key and window of the values, or of what ``of`` takes out of them.
+
+    Args:
+        **options: those of :class:`windowed_fold`
+    """
     check_arguments(windowed_max, name=name, source=source, to=to, of=of)
     fold = FieldFold(larger, of)
     return windowed_fold(name, source, to, window, initial=None, fold=fold, merge=larger, **options)

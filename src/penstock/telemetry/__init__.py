@@ -35,9 +35,16 @@ def trace(
 ) -> Tracer:
     """Trace a queue store or a log store with OpenTelemetry, from now on; workers created later are traced, too.
 
-    The providers are the global ones unless given. A span that handles an entry links to the one that put it;
-    ``relate="child"`` makes it its child as well, on first attempts. ``each`` makes a span for every entry of a
-    ``put_many`` or unit, ``baggage`` carries the baggage along. ``close()`` of what is returned ends it.
+    Args:
+        store: what to trace
+        provider, meter_provider: the global ones by default
+        relate: a span that handles an entry links to the one that put it; ``"child"`` makes it its child as well, on
+            first attempts
+        each: a span for every entry of a ``put_many`` or unit
+        baggage: carry the baggage along
+
+    Returns:
+        what ends it with ``close()``
     """
     try:
         from penstock.telemetry.tracing import Tracer

@@ -30,7 +30,11 @@ _WAIT_BOUNDS = METRICS["penstock_wait_seconds"].bounds
 
 
 class StoreMetrics:
-    """What happens through one store handle: puts, trouble, and how long its calls take."""
+    """What happens through one store handle: puts, trouble, and how long its calls take.
+
+    Args:
+        store: to watch
+    """
 
     def __init__(self, store: QueueStore) -> None:
         """Count from now on, until :meth:`close`."""
@@ -142,6 +146,9 @@ class WorkerMetrics:
     >>> id = store.queue("mails", str).put("x").id
     >>> 'penstock_put_total{queue="mails"} 1' in metrics.snapshot().text()
     True
+
+    Args:
+        worker: to watch
     """
 
     def __init__(self, worker: Worker) -> None:

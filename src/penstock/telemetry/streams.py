@@ -38,6 +38,9 @@ class StreamMetrics:
     """What the computations of a runner do, how far they are, and whether they run.
 
     The counts of an instance that was started again, in another thread or process, are added to those it had before.
+
+    Args:
+        runner: to watch
     """
 
     def __init__(self, runner: Runner) -> None:

@@ -10,9 +10,17 @@ from penstock.queue.worker import Worker
 
 
 def drain(store: QueueStore, *queues: Queue[Any], limit: int | None = None) -> int:
-    """Handle what is due in these queues, or in all with a handler, until nothing is. Returns how many handlers ran.
+    """Handle what is due in these queues, or in all with a handler, until nothing is.
 
     Work that the handlers put is handled too once it is due; retries wait for their time, so move the clock and drain
-    again. ``limit`` ends it after that many runs.
+    again.
+
+    Args:
+        store: whose queues
+        *queues: these only
+        limit: end after so many runs
+
+    Returns:
+        how many handlers ran
     """
     return Worker(store, queues or None).drain(limit=limit)

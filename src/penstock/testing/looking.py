@@ -30,7 +30,11 @@ def all_put(
     due: datetime | None = None,
     within: Duration | None = None,
 ) -> list[Entry[T]]:
-    """The live entries (waiting or being worked on) that fit, in the order they were put."""
+    """The live entries (waiting or being worked on) that fit, in the order they were put.
+
+    Args:
+        queue, value, labels, due, within: as of :func:`assert_put`
+    """
     earliest, latest = _bounds(queue, due, within)
     return [
         entry
@@ -51,7 +55,19 @@ def assert_put(
     due: datetime | None = None,
     within: Duration | None = None,
 ) -> list[Entry[T]]:
-    """Assert that an entry that fits is there, or exactly ``count`` of them. Returns those that fit."""
+    """Assert that an entry that fits is there.
+
+    Args:
+        queue: where to look
+        value: any by default
+        count: exactly so many; by default one or more
+        labels: those that it must have
+        due: its due time
+        within: how far from ``due`` it may be
+
+    Returns:
+        the entries that fit
+    """
     entries = all_put(queue, value, labels=labels, due=due, within=within)
     if not entries if count is None else len(entries) != count:
         wanted = "at least one entry" if count is None else f"{count} entries"
@@ -70,7 +86,11 @@ def refute_put(
     due: datetime | None = None,
     within: Duration | None = None,
 ) -> None:
-    """Assert that no entry that fits is there."""
+    """Assert that no entry that fits is there.
+
+    Args:
+        queue, value, labels, due, within: as of :func:`assert_put`
+    """
     entries = all_put(queue, value, labels=labels, due=due, within=within)
     if entries:
         raise AssertionError(

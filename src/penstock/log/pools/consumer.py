@@ -89,7 +89,18 @@ class ConsumerStatus(msgspec.Struct):
 
 
 class ConsumerPool(ThreadedPool[ConsumerStatus], Generic[T]):
-    """Consumes a log for a group, each consumer in its own thread."""
+    """Consumes a log for a group, each consumer in its own thread.
+
+    Args:
+        log: what they read
+        group: whose offsets count
+        make: called with the number of the consumer
+        policy: batches, retries, and when it ends
+        after: a pool of producers: it ends when they have ended and all is read
+        on_skip: called with a record that is skipped and the error
+        progress: called with the number of records so far, and of all if that is known
+        rng: randomness of retries, for tests
+    """
 
     def __init__(
         self,

@@ -17,7 +17,11 @@ class Consumer(Protocol[T]):
         """A batch begins."""
 
     def accept(self, record: Record[T]) -> None:
-        """Take one record of the batch."""
+        """Take one record of the batch.
+
+        Args:
+            record: the next one
+        """
 
     def commit(self) -> None:
         """Make the batch final. If this raises, the batch is replayed."""
@@ -30,12 +34,20 @@ class Consumer(Protocol[T]):
 
 
 def per_record(function: Callable[[Record[T]], object]) -> Consumer[T]:
-    """A consumer that calls a function for every record."""
+    """A consumer that calls a function for every record.
+
+    Args:
+        function: called with the record
+    """
     return _PerRecord(function)
 
 
 def per_batch(function: Callable[[list[Record[T]]], object]) -> Consumer[T]:
-    """A consumer that calls a function for every complete batch."""
+    """A consumer that calls a function for every complete batch.
+
+    Args:
+        function: called with the records
+    """
     return _PerBatch(function)
 
 

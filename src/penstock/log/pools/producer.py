@@ -54,9 +54,17 @@ class ProducerStatus(msgspec.Struct):
 class ProducerPool(ThreadedPool[ProducerStatus], Generic[T]):
     """Runs ``make(0)``, ``make(1)``, … in threads: each returns an iterable of values or :class:`Message`.
 
-    Values are routed by ``key`` (a function of the value) if it is given, or else to the partitions in turn. The order
-    of one producer is kept within a partition, and a rerun gives the same result. With ``wait_for``, every producer
-    waits until that group has committed past its records.
+    The order of one producer is kept within a partition, and a rerun gives the same result.
+
+    Args:
+        log: where they append
+        make: called with the number of the producer
+        producers: how many
+        key: a function of a value, which decides the partition; by default the partitions take turns
+        batch: records of one append
+        wait_for: a group: every producer waits until it has committed past its records
+        wait: how long
+        progress: called with the number of records so far
     """
 
     def __init__(
@@ -107,7 +115,11 @@ class ProducerPool(ThreadedPool[ProducerStatus], Generic[T]):
         self.wait()
 
     def poison(self, pills: int | None = None) -> None:
-        """Append a poison pill to every partition, or to the first ``pills``; each ends the consumer that reads it."""
+        """Append a poison pill to each partition, which ends the consumer that reads it.
+
+        Args:
+            pills: the first so many partitions only
+        """
         for number in range(self.log.settings.partitions if pills is None else pills):
             append_pill(self.log, number)
 

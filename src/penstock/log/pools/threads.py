@@ -29,7 +29,14 @@ class ThreadedPool(Generic[S]):
             thread.start()
 
     def wait(self, timeout: Duration | None = None) -> list[S]:
-        """Wait until all threads have ended, or for ``timeout``. Returns their statuses."""
+        """Wait until all threads have ended.
+
+        Args:
+            timeout: at most so long; by default without end
+
+        Returns:
+            their statuses
+        """
         deadline = None if timeout is None else time.monotonic() + duration(timeout, name="timeout").total_seconds()
         for thread in self._threads:
             thread.join(None if deadline is None else max(0.0, deadline - time.monotonic()))

@@ -73,10 +73,16 @@ class Context(Generic[T]):
         self._links: tuple[Link, ...] = ()
 
     def put(self, queue: Queue[V], value: V, **options: Unpack[LinkOptions]) -> str:
-        """Put into a queue of the same space, committed together with this attempt's success. Returns the new id.
+        """Put into a queue of the same space, committed together with this attempt's success.
 
-        The options are those of ``penstock.Queue.put``. With ``batch=ctx.batch`` the entry becomes a member of
-        the batch that this one belongs to, which is held for it, too.
+        Args:
+            queue: of the same space
+            value: of the queue's type
+            **options: those of :meth:`penstock.Queue.put`; with ``batch=ctx.batch`` the entry becomes a member of the
+                batch that this one belongs to, which is held for it, too
+
+        Returns:
+            the new id
         """
         self._check_open("put")
         check_options(options, "ctx.put", LinkOptions)
@@ -113,13 +119,28 @@ class Context(Generic[T]):
         return Before(self.handler.queue.store, self.entry.id)
 
     def progress(self, done: int, total: int | None = None, text: str = "") -> None:
-        """Say how far the handler has come; the last word counts. It is written with the next heartbeat."""
+        """Say how far the handler has come; the last word counts. It is written with the next heartbeat.
+
+        Args:
+            done: how much is done
+            total: of how much, if that is known
+            text: anything to show
+        """
         self.handler.queue.store.driver.heartbeat.note(
             note_of(self.lease, Progress(done, total, text[:200].replace("\0", " ")))
         )
 
     def publish(self, bus: Publisher, event: Any, **options: Unpack[PutOptions]) -> str:
-        """Publish on the bus, committed together with this attempt's success. Returns the event's id."""
+        """Publish on the bus, committed together with this attempt's success.
+
+        Args:
+            bus: of the same space
+            event: what to publish
+            **options: those of :meth:`penstock.Bus.publish`
+
+        Returns:
+            the event's id
+        """
         self._check_open("publish")
         check_options(options, "ctx.publish")
         same_space(self.handler.queue, bus)
@@ -130,7 +151,14 @@ class Context(Generic[T]):
         return new_event.template.id
 
     def extend(self, by: Duration) -> None:
-        """Hold the entry for at least this long from now; raises ``LeaseLost`` when it is held no more."""
+        """Hold the entry for at least this long from now.
+
+        Args:
+            by: how long
+
+        Raises:
+            LeaseLost: it is not held any more
+        """
         self._check_open("extend")
         [until] = self.handler.queue.store.driver.extend([self.lease], duration_micros(by))
         if until is None:
@@ -149,6 +177,9 @@ class Context(Generic[T]):
         With the connection of the database that holds the queue, the handler's own writes and the end of the entry
         are one commit: both happen, or neither. Commit it before the handler returns: an attempt whose transaction
         was rolled back or is still open then has failed. After a rollback it may be called again.
+
+        Args:
+            connection: of the database that holds the queue, in a transaction
         """
         if self._finish is _Finish.SETTLED:
             raise self._has_ended("finish")

@@ -30,7 +30,15 @@ LOOK = 1.0  # seconds between looks for schedules, where the store does not anno
 
 
 class Reaper:
-    """The maintenance of a store, once per round or in a thread of its own."""
+    """The maintenance of a store, once per round or in a thread of its own.
+
+    Args:
+        store: what it looks after
+        every: how often
+        sticky_after: when the sticky entries of a vanished node may go elsewhere
+        keep_history: how long ended attempts are kept; None: without end
+        keep_dead: how long dead letters are kept; None: without end
+    """
 
     def __init__(
         self,
@@ -59,7 +67,14 @@ class Reaper:
         self._forget_clock: Any = None
 
     def once(self, *, force: bool = True) -> Micros | None:
-        """Do what is due, or with ``force`` all of it. Returns when the next schedule fires."""
+        """Do what is due.
+
+        Args:
+            force: do all of it, due or not
+
+        Returns:
+            when the next schedule fires
+        """
         store = self.store
         failed: Exception | None = None
         next_fire: Micros | None = None

@@ -54,6 +54,18 @@ class Worker:
     Handlers may be added and removed while it runs. ``run`` blocks until SIGTERM or SIGINT; ``start`` and
     ``stop`` are for programs of their own; ``drain`` handles what is due now in the calling thread, for tests
     and scripts.
+
+    Args:
+        store: an open store, or declared queues that are open
+        queues: serve these only; by default all with a handler
+        lease: how long an entry is held without a heartbeat
+        grace: what running handlers get when it stops
+        poll: how long it waits at most if the store cannot wake it
+        batch: how many entries it claims at once
+        reaper: takes back lost leases and prunes the history; by default ``Reaper(store)``
+        rng: randomness of retries, for tests
+        loop: the event loop of async handlers; by default its own
+        middleware: functions ``(ctx, call_next)`` around every handler
     """
 
     def __init__(
@@ -118,7 +130,14 @@ class Worker:
         return self
 
     def stop(self, grace: Duration | None = None) -> bool:
-        """Stop claiming, give running handlers ``grace`` to end, release the rest. Returns whether all ended."""
+        """Stop claiming, give running handlers time to end, release the rest.
+
+        Args:
+            grace: how long; by default the worker's own
+
+        Returns:
+            whether all ended
+        """
         if not self._loop.pump.is_started:
             return True
         deadline = time.monotonic() + (self._grace if grace is None else duration(grace).total_seconds())
@@ -210,11 +229,17 @@ class Worker:
     # --- in the calling thread ---------------------------------------------------------------------
 
     def drain(self, *, limit: int | None = None) -> int:
-        """Handle all that is due, one after the other in this thread, until nothing is. Returns how many runs.
+        """Handle all that is due, one after the other in this thread, until nothing is.
 
         Limits hold: what a rate does not allow now is left. In the main thread a first SIGINT or SIGTERM lets the
         running handler end, gives back the rest unspent and raises ``KeyboardInterrupt`` or ``SystemExit``; a second
         ends the process at once.
+
+        Args:
+            limit: end after so many runs
+
+        Returns:
+            how many handlers ran
         """
         try:
             with between_handlers() as asked:

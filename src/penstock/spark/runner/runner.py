@@ -33,10 +33,16 @@ RECORDS = 1_000_000  # of a batch, by default
 class SparkRunner(Runner):
     """Runs the same topologies as a local runner, on Spark: each computation in micro-batches of one job.
 
-    All its memory is in the log store: offsets, state, timers, plans. ``spark`` is a session, by default
-    that of :func:`penstock.spark.session`. Further options are the fields of :class:`penstock.stream.runner.Settings`;
-    ``checkpoint_records`` is the most that one batch reads. A worker process holds up to ``state_in_memory`` entries of
-    state between batches (2,000,000 by default, about 1 GB); tasks beyond that read their state again for each batch.
+    All its memory is in the log store: offsets, state, timers, plans.
+
+    Args:
+        topology: what to run
+        store: that has the logs; executors open it, too
+        spark: the session; by default that of :func:`penstock.spark.session`
+        state_in_memory: how many entries of state a worker process holds between batches; by default 2,000,000, about 1
+            GB. Tasks beyond that read their state again for each batch.
+        **options: the fields of :class:`penstock.stream.runner.Settings`; ``checkpoint_records`` is the most that one
+            batch reads
     """
 
     def __init__(

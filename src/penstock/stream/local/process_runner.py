@@ -45,15 +45,21 @@ LOOK = 0.02
 
 
 class ProcessRunner(Runner):
-    """Runs the topology ``MODULE:TOPOLOGY`` in ``processes`` processes over the logs at ``url``."""
+    """Runs a topology in several processes over the same logs.
+
+    Args:
+        topology: ``MODULE:TOPOLOGY``, which the processes import
+        store: the logs, for this process
+        url: the same logs, for the other processes
+        processes: how many
+        prepare: ``MODULE:FUNCTION`` that each process calls first, for instance to set up its logging
+        **options: the fields of :class:`penstock.stream.runner.Settings`
+    """
 
     def __init__(
         self, topology: str, store: LogStore, url: str, *, processes: int = 2, prepare: str = "", **options: Any
     ) -> None:
-        """Check everything here first; ``store`` is the same as what ``url`` opens.
-
-        ``prepare`` names a ``MODULE:FUNCTION`` that each process calls first, for instance to set up its logging.
-        """
+        """Check everything here first, before a process starts."""
         if not isinstance(topology, str):
             raise BadInput(
                 f"ProcessRunner takes the name of a topology, not a {type(topology).__name__}.",

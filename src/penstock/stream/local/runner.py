@@ -29,7 +29,10 @@ TICK = 0.05
 class LocalRunner(Runner):
     """Runs a topology in threads: ``concurrency`` of them per computation.
 
-    Further options are the fields of :class:`Settings`.
+    Args:
+        topology: what to run
+        store: that has the logs
+        **options: the fields of :class:`penstock.stream.runner.Settings`, such as ``checkpoint_every``
     """
 
     def __init__(self, topology: Topology, store: LogStore, **options: Any) -> None:
