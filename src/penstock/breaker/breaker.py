@@ -19,7 +19,7 @@ from penstock.breaker.ledger import Change, Circuit, Ledger, Stored, write_of
 from penstock.breaker.masking import masked
 from penstock.breaker.periodic import PeriodicTasks
 from penstock.breaker.settings import MILLISECOND, BreakerConfig, BreakerSettings, check_together, read_config
-from penstock.breaker.verdicts import Plan, Verdict, short_ids
+from penstock.breaker.verdicts import Pending, Verdict, short_ids
 from penstock.clock import Micros
 from penstock.errors import BadInput, CircuitNotFound, Conflict, PenstockError
 from penstock.queue.entry import Lock
@@ -165,9 +165,9 @@ class Breaker:
             if self._workers == 0:
                 self.periodic.stop()
 
-    def writes(self, verdicts: Sequence[Verdict]) -> Plan:
+    def writes(self, verdicts: Sequence[Verdict]) -> Pending:
         """What to write with the settle call that ends these attempts."""
-        plan = Plan()
+        pending = Pending()
         by_circuit: dict[Circuit, list[Verdict]] = {}
         if len({verdict[0] for verdict in verdicts}) == 1:
             # As for most workers: nothing is to be sorted.
@@ -177,10 +177,10 @@ class Breaker:
                 by_circuit.setdefault(verdict[0], []).append(verdict)
         for circuit, some in by_circuit.items():
             with circuit.lock:
-                self._plan(plan, circuit, some)
-        return plan
+                self._add_writes(pending, circuit, some)
+        return pending
 
-    def _plan(self, plan: Plan, circuit: Circuit, verdicts: list[Verdict]) -> None:
+    def _add_writes(self, pending: Pending, circuit: Circuit, verdicts: list[Verdict]) -> None:
         config, statistics, now = circuit.config, circuit.statistics, self.ledger.now()
         if config.statistics_update_enabled:
             good = short_ids([id_ for _, id_, ok, _, _ in verdicts if ok])
@@ -200,16 +200,16 @@ class Breaker:
                 chunk, writes = circuit.samples.take(
                     (now, good, bad), epoch, most=2 * most, oldest=now - config.max_age_us
                 )
-                plan.chunks.append((circuit, chunk, epoch))
-                plan += self.ledger.introduction(now)
-                plan += writes
+                pending.chunks.append((circuit, chunk, epoch))
+                pending += self.ledger.introduction(now)
+                pending += writes
         after = self._decide(circuit, circuit.record, verdicts)
         if statistics.both:
             # gateleen counts before it trims.
             statistics.trim(config.max_queue_sample_count)
         if after is not circuit.record or not circuit.version:
-            plan.changes.append((len(plan), circuit, circuit.record, after, verdicts))
-            plan.append(write_of(circuit, after, circuit.version))
+            pending.changes.append((len(pending), circuit, circuit.record, after, verdicts))
+            pending.append(write_of(circuit, after, circuit.version))
 
     def _decide(self, circuit: Circuit, record: CircuitRecord, verdicts: list[Verdict]) -> CircuitRecord:
         """What becomes of a circuit after these verdicts."""
@@ -232,7 +232,7 @@ class Breaker:
 
     def written(self, writes: Sequence[DocumentWrite], results: Sequence[bool] | None) -> None:
         """The settle call has come back, or (None) has not come through."""
-        if not isinstance(writes, Plan):
+        if not isinstance(writes, Pending):
             return
         for circuit, chunk, epoch in writes.chunks:
             with circuit.lock:
@@ -260,15 +260,15 @@ class Breaker:
 
     def tell(self, verdicts: Sequence[Verdict]) -> None:
         """Write verdicts down by themselves."""
-        plan = self.writes(verdicts)
-        if not plan:
+        pending = self.writes(verdicts)
+        if not pending:
             return
         try:
-            results = self.store.driver.write(plan)
+            results = self.store.driver.write(pending)
         except BaseException:
-            self.written(plan, None)
+            self.written(pending, None)
             raise
-        self.written(plan, results)
+        self.written(pending, results)
 
     def forget(self, verdict: Verdict) -> None:
         """The attempt will never be settled: give the permit of a probe back."""

@@ -29,7 +29,7 @@ from penstock.breaker.circuit import CircuitRecord, CircuitState
 from penstock.breaker.hashing import circuit_hash
 from penstock.breaker.samples import Samples, read_outcomes
 from penstock.breaker.settings import BreakerConfig, BreakerSettings
-from penstock.breaker.statistics import Figures, Statistics
+from penstock.breaker.statistics import SampleCounts, Statistics
 from penstock.clock import SECOND, Micros
 from penstock.codec import prepared
 from penstock.errors import BadInput, StoreUnavailable
@@ -96,7 +96,7 @@ class Circuit:
         """Its state as last heard."""
         return self.record.state
 
-    def figures(self, now: Micros) -> Figures:
+    def figures(self, now: Micros) -> SampleCounts:
         """What its statistics say now."""
         with self.lock:
             return self.statistics.count(now, self.config.max_age_us)

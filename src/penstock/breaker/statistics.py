@@ -15,7 +15,7 @@ import msgspec
 from penstock.clock import SECOND, Micros
 
 
-class Figures(msgspec.Struct, frozen=True):
+class SampleCounts(msgspec.Struct, frozen=True):
     """What the samples of a window say."""
 
     successes: int
@@ -67,12 +67,12 @@ class Statistics:
                 succeeded.pop(id_, None)
         succeeded.update(dict.fromkeys(ids, at))
 
-    def count(self, now: Micros, max_age: Micros) -> Figures:
+    def count(self, now: Micros, max_age: Micros) -> SampleCounts:
         """What counts now: samples that are not older than ``max_age``."""
         oldest, latest = now - max_age, now + SECOND
         for samples in (self.succeeded, self.failed):
             _drop_old(samples, oldest, latest)
-        return Figures(len(self.succeeded), len(self.failed))
+        return SampleCounts(len(self.succeeded), len(self.failed))
 
     def trim(self, most: int) -> None:
         """Leave the newest in each set."""

@@ -14,7 +14,7 @@ from penstock.queue.protocol import DocumentWrite
 Verdict = tuple[Circuit, str, bool | None, str, str]
 
 
-class Plan(list[DocumentWrite]):
+class Pending(list[DocumentWrite]):
     """Writes on their way, and what they mean when they have arrived."""
 
     def __init__(self) -> None:

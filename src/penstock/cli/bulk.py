@@ -10,7 +10,7 @@ import typer
 from penstock.cli.printing import count
 
 if TYPE_CHECKING:
-    from penstock.spark.lake.ingest import Plan
+    from penstock.spark.lake.ingest import ImportPlan
 
 Url = Annotated[str, typer.Option("--url", envvar="PENSTOCK_URL", metavar="URL", help="The store of the log or queue.")]
 Master = Annotated[str | None, typer.Option("--master", help="Of Spark: local[*] unless told otherwise.")]
@@ -61,7 +61,7 @@ def import_(
         raise typer.Exit(1)
 
 
-def _note_folders(plan: Plan) -> None:
+def _note_folders(plan: ImportPlan) -> None:
     if plan.files.folders:
         named = ", ".join(f"{folder}=…" for folder in plan.files.folders)
         typer.echo(f"note: what the names of folders say ({named}) is not taken; only what is in the files", err=True)

@@ -49,7 +49,7 @@ class Filter:
         return self._pattern is None or self._pattern.match(name) is not None
 
 
-class Figures(msgspec.Struct, frozen=True):
+class QueueFigures(msgspec.Struct, frozen=True):
     """What a queue holds, how often its first item has failed, and how many were done in the last minute."""
 
     name: str
@@ -86,13 +86,13 @@ class Queuing:
         named = ((self._client_name(counted.queue), counted.live) for counted in counts if sees(counted.queue))
         return {name: size for name, size in named if wanted(name)}
 
-    def figures(self, wanted: Filter, sees: Sees) -> list[Figures]:
+    def figures(self, wanted: Filter, sees: Sees) -> list[QueueFigures]:
         """The figures of every queue."""
         speeds = self._speeds()
         figures = []
         for name, size in self.sizes(wanted, sees).items():
             first = self.entries(name, limit=1) if size else []
-            figures.append(Figures(name, size, first[0].attempt if first else 0, speeds.get(name, 0)))
+            figures.append(QueueFigures(name, size, first[0].attempt if first else 0, speeds.get(name, 0)))
         return figures
 
     def speed(self, wanted: Filter, sees: Sees) -> int:

@@ -35,7 +35,7 @@ async def perform(request: Request, visiting: Visiting, name: str) -> Response:
     """Do it, and go back to the page that asked."""
     chosen = _known(visiting, name)
     given = Given(await read_form(request))
-    if given.text("again"):  # a field that the plan depends on was changed
+    if given.text("again"):  # a field that the preview depends on was changed
         return await run_in_threadpool(_confirmation, visiting, chosen, given)
     try:
         done = await run_in_threadpool(do, chosen, visiting, given)
@@ -59,16 +59,16 @@ def _known(visiting: Visit, name: str) -> Action:
 
 
 def _confirmation(visiting: Visit, chosen: Action, given: Given, error: PenstockError | None = None) -> Response:
-    """The plan as a page of its own, or alone for the dialog of the page that asks."""
+    """The preview as a page of its own, or alone for the dialog of the page that asks."""
     try:
-        plan = chosen.plan(visiting, given)
+        preview = chosen.preview(visiting, given)
     except BadInput as wrong:
         if error is not None or not given.text("again"):
             raise
         first = Given({name: values for name, values in given.parameters.items() if name not in ("to", "value")})
-        plan, error = chosen.plan(visiting, first), wrong
+        preview, error = chosen.preview(visiting, first), wrong
     wrong_text = "" if error is None else " ".join(problems.in_words(error)[1:]).strip()
-    shown = {field.name for field in plan.fields} | {name for name, _ in plan.shown}
+    shown = {field.name for field in preview.fields} | {name for name, _ in preview.shown}
     carried = [
         (name, value)
         for name, values in given.parameters.items()
@@ -77,7 +77,7 @@ def _confirmation(visiting: Visit, chosen: Action, given: Given, error: Penstock
     ]
     back = own_page(given.text("back") or "/")
     context = {
-        "plan": plan,
+        "preview": preview,
         "action": chosen.name,
         "carried": carried,
         "back": back,
@@ -87,5 +87,5 @@ def _confirmation(visiting: Visit, chosen: Action, given: Given, error: Penstock
         "asked": urlencode([(name, value) for name, value in carried]),
     }
     if visiting.request.headers.get("hx-request"):
-        return html(visiting.dashboard.write("plan.html", context))
+        return html(visiting.dashboard.write("preview.html", context))
     return visiting.page("confirm.html", "", **context)

@@ -1,6 +1,6 @@
 """Actions by hand: each one first shows what it will touch, is confirmed, and is recorded.
 
-GET shows a plan with counts and changes nothing. POST, from that page only, does the action and records it with who,
+GET shows a preview with counts and changes nothing. POST, from that page only, does the action and records it with who,
 what, before and after. Both need the action's scope.
 """
 
@@ -33,7 +33,7 @@ class Field(msgspec.Struct, frozen=True):
     choices: tuple[tuple[str, str], ...] = ()
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class Preview(msgspec.Struct, frozen=True, kw_only=True):
     """What an action will do, before it is done."""
 
     title: str
@@ -93,7 +93,7 @@ class Action(msgspec.Struct, frozen=True):
 
     name: str
     did: str
-    plan: Callable[[Visit, Given], Plan]
+    preview: Callable[[Visit, Given], Preview]
     perform: Callable[[Visit, Given], Done]
     scope: Scope = "admin"
 
@@ -105,12 +105,12 @@ Perform = Callable[["Visit", "Given"], "Done"]
 
 
 def action(
-    name: str, did: str, plan: Callable[[Visit, Given], Plan], *, scope: Scope = "admin"
+    name: str, did: str, preview: Callable[[Visit, Given], Preview], *, scope: Scope = "admin"
 ) -> Callable[[Perform], Perform]:
-    """Make a function an action; ``plan`` says beforehand what the function will do."""
+    """Make a function an action; ``preview`` says beforehand what the function will do."""
 
     def register(perform: Perform) -> Perform:
-        ACTIONS[name] = Action(name, did, plan, perform, scope)
+        ACTIONS[name] = Action(name, did, preview, perform, scope)
         return perform
 
     return register
@@ -124,11 +124,13 @@ def do(chosen: Action, visiting: Visit, given: Given) -> Done:
             "This form did not come from one of our pages, or its session has ended. Nothing was changed; open the page"
             " again.",
         )
-    plan = chosen.plan(visiting, given)
-    if plan.refusal:
-        raise BadInput(plan.refusal, hint="Nothing was changed.")
-    if plan.typed and given.text("sure") != plan.typed:
-        raise BadInput(f"the name that was typed is not {plan.typed!r}.", hint="Nothing was changed; type it as it is.")
+    preview = chosen.preview(visiting, given)
+    if preview.refusal:
+        raise BadInput(preview.refusal, hint="Nothing was changed.")
+    if preview.typed and given.text("sure") != preview.typed:
+        raise BadInput(
+            f"the name that was typed is not {preview.typed!r}.", hint="Nothing was changed; type it as it is."
+        )
     done = chosen.perform(visiting, given)
     visiting.reading.forget()
     why = given.text("why")

@@ -15,7 +15,7 @@ from penstock.log.store import LogStore
 from penstock.queue.protocol import Schedule
 from penstock.queue.schedule import pause_schedule, resume_schedule, run_schedule_now
 from penstock.service.access import check_log, check_queue
-from penstock.service.dashboard.actions import WHY, Done, Field, Given, Plan, action, undo_address
+from penstock.service.dashboard.actions import WHY, Done, Field, Given, Preview, action, undo_address
 from penstock.service.dashboard.formatting import number, plural, short_id
 from penstock.service.dashboard.frame import Visit
 from penstock.service.dashboard.logs import moment_in, number_in
@@ -42,9 +42,9 @@ def _next_text(schedule: Schedule) -> str:
     return "paused" if schedule.next is None else f"{schedule.next:%Y-%m-%d %H:%M:%S} UTC"
 
 
-def _plan_pause(visiting: Visit, given: Given) -> Plan:
+def _preview_pause(visiting: Visit, given: Given) -> Preview:
     schedule = _schedule(visiting, given)
-    return Plan(
+    return Preview(
         title=f"Pause {schedule.name}?",
         note="It puts nothing until it is resumed; what it misses is not caught up.",
         facts=_facts(schedule),
@@ -55,7 +55,7 @@ def _plan_pause(visiting: Visit, given: Given) -> Plan:
     )
 
 
-@action("schedule-pause", "pausing of schedule", _plan_pause)
+@action("schedule-pause", "pausing of schedule", _preview_pause)
 def pause(visiting: Visit, given: Given) -> Done:
     """Let a schedule put nothing."""
     before = _schedule(visiting, given)
@@ -69,9 +69,9 @@ def pause(visiting: Visit, given: Given) -> Done:
     )
 
 
-def _plan_resume(visiting: Visit, given: Given) -> Plan:
+def _preview_resume(visiting: Visit, given: Given) -> Preview:
     schedule = _schedule(visiting, given)
-    return Plan(
+    return Preview(
         title=f"Resume {schedule.name}?",
         note="It continues at its next time from now; missed times are not caught up.",
         facts=_facts(schedule),
@@ -82,7 +82,7 @@ def _plan_resume(visiting: Visit, given: Given) -> Plan:
     )
 
 
-@action("schedule-resume", "resuming of schedule", _plan_resume)
+@action("schedule-resume", "resuming of schedule", _preview_resume)
 def resume(visiting: Visit, given: Given) -> Done:
     """Resume a paused schedule."""
     name = _schedule(visiting, given).name
@@ -96,9 +96,9 @@ def resume(visiting: Visit, given: Given) -> Done:
     )
 
 
-def _plan_run(visiting: Visit, given: Given) -> Plan:
+def _preview_run(visiting: Visit, given: Given) -> Preview:
     schedule = _schedule(visiting, given)
-    return Plan(
+    return Preview(
         title=f"Run {schedule.name} now?",
         note="One entry is put now, beside those at its times.",
         facts=_facts(schedule),
@@ -108,7 +108,7 @@ def _plan_run(visiting: Visit, given: Given) -> Plan:
     )
 
 
-@action("schedule-run", "running of schedule", _plan_run)
+@action("schedule-run", "running of schedule", _preview_run)
 def run(visiting: Visit, given: Given) -> Done:
     """Put the entry of a schedule now."""
     schedule = _schedule(visiting, given)
@@ -116,9 +116,9 @@ def run(visiting: Visit, given: Given) -> Done:
     return Done(f"Entry {short_id(id_)} is in {schedule.queue}.", schedule.name, "", f"entry {id_} in {schedule.queue}")
 
 
-def _plan_remove(visiting: Visit, given: Given) -> Plan:
+def _preview_remove(visiting: Visit, given: Given) -> Preview:
     schedule = _schedule(visiting, given)
-    return Plan(
+    return Preview(
         title=f"Remove {schedule.name}?",
         note="It is forgotten; entries it has put stay. A program that declares it sets it again when it starts.",
         facts=_facts(schedule),
@@ -130,7 +130,7 @@ def _plan_remove(visiting: Visit, given: Given) -> Plan:
     )
 
 
-@action("schedule-remove", "removal of schedule", _plan_remove)
+@action("schedule-remove", "removal of schedule", _preview_remove)
 def remove(visiting: Visit, given: Given) -> Done:
     """Forget a schedule."""
     schedule = _schedule(visiting, given)
@@ -139,8 +139,8 @@ def remove(visiting: Visit, given: Given) -> Done:
     return Done(f"{schedule.name} is removed.", schedule.name, before, "removed")
 
 
-def _plan_add(visiting: Visit, given: Given) -> Plan:
-    return Plan(
+def _preview_add(visiting: Visit, given: Given) -> Preview:
+    return Preview(
         title="Add a schedule",
         note="It puts a value into a queue at the times of a cron line or an interval, once for all workers.",
         facts=(),
@@ -164,7 +164,7 @@ def _plan_add(visiting: Visit, given: Given) -> Plan:
     )
 
 
-@action("schedule-add", "adding of schedule", _plan_add)
+@action("schedule-add", "adding of schedule", _preview_add)
 def add(visiting: Visit, given: Given) -> Done:
     """Set a new schedule; one that is there is not changed."""
     store, key = visiting.reading.queues, visiting.key
@@ -203,10 +203,10 @@ def _circuit(visiting: Visit, given: Given) -> Any:
     return visiting.request.app.state.breaker.circuit(given.needed("circuit", "the circuit"))
 
 
-def _plan_open(visiting: Visit, given: Given) -> Plan:
+def _preview_open(visiting: Visit, given: Given) -> Preview:
     circuit = _circuit(visiting, given)
     is_on = visiting.request.app.state.breaker.config.circuit_check_enabled
-    return Plan(
+    return Preview(
         title=f"Open circuit {circuit.circuit}?",
         note="Entries for this far side are kept back at once, without spending attempts.",
         facts=(
@@ -222,15 +222,15 @@ def _plan_open(visiting: Visit, given: Given) -> Plan:
     )
 
 
-@action("circuit-open", "opening of circuit", _plan_open)
+@action("circuit-open", "opening of circuit", _preview_open)
 def open_circuit(visiting: Visit, given: Given) -> Done:
     """Keep entries back."""
     return _move(visiting, given, "open")
 
 
-def _plan_close(visiting: Visit, given: Given) -> Plan:
+def _preview_close(visiting: Visit, given: Given) -> Preview:
     circuit = _circuit(visiting, given)
-    return Plan(
+    return Preview(
         title=f"Close circuit {circuit.circuit}?",
         note="Its queues are unlocked one after the other, and what waits in them is handled.",
         facts=(("State", circuit.state.replace("_", " ")), ("Queues that are unlocked", number(circuit.locked))),
@@ -240,7 +240,7 @@ def _plan_close(visiting: Visit, given: Given) -> Plan:
     )
 
 
-@action("circuit-close", "closing of circuit", _plan_close)
+@action("circuit-close", "closing of circuit", _preview_close)
 def close_circuit(visiting: Visit, given: Given) -> Done:
     """Let entries continue."""
     return _move(visiting, given, "close")
@@ -294,7 +294,7 @@ def _targets(store: LogStore, log: str, given: Given) -> dict[Partition, int]:
     return {place: bound.start for place, bound in zip(places, bounds, strict=True)}
 
 
-def _plan_reset(visiting: Visit, given: Given) -> Plan:
+def _preview_reset(visiting: Visit, given: Given) -> Preview:
     store, log, group = _logs(visiting, given)
     to, value = given.text("to", "start"), given.text("value")
     targets, lags = _targets(store, log, given), store.lags(log, group)
@@ -313,7 +313,7 @@ def _plan_reset(visiting: Visit, given: Given) -> Plan:
                 f"{after.lag:,}",
             )
         )
-    return Plan(
+    return Preview(
         title=f"Reset offsets of {group}",
         note=f"The next tailer of the group in {log} begins at the new offsets. It is refused while one reads.",
         facts=(),
@@ -339,7 +339,7 @@ def _plan_reset(visiting: Visit, given: Given) -> Plan:
     )
 
 
-@action("group-reset", "reset of group", _plan_reset)
+@action("group-reset", "reset of group", _preview_reset)
 def reset(visiting: Visit, given: Given) -> Done:
     """Move a group to other offsets."""
     store, log, group = _logs(visiting, given)
@@ -360,9 +360,9 @@ def reset(visiting: Visit, given: Given) -> Done:
     )
 
 
-def _plan_forget(visiting: Visit, given: Given) -> Plan:
+def _preview_forget(visiting: Visit, given: Given) -> Preview:
     store, log, group = _logs(visiting, given)
-    return Plan(
+    return Preview(
         title=f"Forget group {group} of {log}?",
         note="Its offsets are removed; a tailer of this name begins as a new group does, at the oldest record.",
         facts=(("Lag now", f"{store.lag(log, group).lag:,}"),),
@@ -374,7 +374,7 @@ def _plan_forget(visiting: Visit, given: Given) -> Plan:
     )
 
 
-@action("group-forget", "forgetting of group", _plan_forget)
+@action("group-forget", "forgetting of group", _preview_forget)
 def forget(visiting: Visit, given: Given) -> Done:
     """Remove a group's offsets."""
     store, log, group = _logs(visiting, given)

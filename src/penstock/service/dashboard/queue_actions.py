@@ -12,7 +12,7 @@ from penstock.queue.entry import Entry
 from penstock.queue.protocol import Find
 from penstock.queue.queue import Queue
 from penstock.service.access import check_queue
-from penstock.service.dashboard.actions import WHY, Done, Field, Given, Plan, action, undo_address
+from penstock.service.dashboard.actions import WHY, Done, Field, Given, Preview, action, undo_address
 from penstock.service.dashboard.formatting import plural, short_id, whole_number
 from penstock.service.dashboard.frame import Visit
 from penstock.service.dashboard.reading import errors_of
@@ -31,10 +31,10 @@ def _queue(visiting: Visit, given: Given) -> Queue[Any]:
 # --- locks -------------------------------------------------------------------------------------------
 
 
-def _plan_lock(visiting: Visit, given: Given) -> Plan:
+def _preview_lock(visiting: Visit, given: Given) -> Preview:
     queue = _queue(visiting, given)
     counts = queue.counts()
-    return Plan(
+    return Preview(
         title=f"Lock {queue.name}?",
         note="Nothing is claimed from it until it is unlocked; running work continues, and new entries are accepted.",
         facts=(
@@ -47,7 +47,7 @@ def _plan_lock(visiting: Visit, given: Given) -> Plan:
     )
 
 
-@action("lock", "lock", _plan_lock)
+@action("lock", "lock", _preview_lock)
 def lock(visiting: Visit, given: Given) -> Done:
     """Stop claims from a queue."""
     queue = _queue(visiting, given)
@@ -57,13 +57,13 @@ def lock(visiting: Visit, given: Given) -> Done:
     return Done(f"{queue.name} is locked.", queue.name, before, _locks_text(queue), undo)
 
 
-def _plan_unlock(visiting: Visit, given: Given) -> Plan:
+def _preview_unlock(visiting: Visit, given: Given) -> Preview:
     queue = _queue(visiting, given)
     holder = given.text("holder", HOLDER)
     counts, locks = queue.counts(), queue.locks()
     others = len([lock for lock in locks if lock.holder != holder])
     held = next((lock for lock in locks if lock.holder == holder), None)
-    return Plan(
+    return Preview(
         title=f"Unlock {queue.name}?",
         note=f"The lock of {holder} is taken away."
         + (f" {plural(others, 'lock')} of others stay: it stays locked." if others else ""),
@@ -82,7 +82,7 @@ def _plan_unlock(visiting: Visit, given: Given) -> Plan:
     )
 
 
-@action("unlock", "unlock", _plan_unlock)
+@action("unlock", "unlock", _preview_unlock)
 def unlock(visiting: Visit, given: Given) -> Done:
     """Take one holder's lock away."""
     queue = _queue(visiting, given)
@@ -119,7 +119,7 @@ def _chosen_dead(visiting: Visit, given: Given) -> dict[str, list[Entry[Any]]]:
         return by_queue
     until = _until(given)
     matching = reading.matching_dead(where, given.text("error"), MOST_AT_ONCE + 1)
-    # The user has not seen what has died since the plan was shown.
+    # The user has not seen what has died since the preview was shown.
     return _sort_in({}, (entry for entry in matching if until is None or (entry.ended_us or 0) <= until))
 
 
@@ -140,7 +140,7 @@ def _which(given: Given) -> str:
     return ", ".join(parts) or "all"
 
 
-def _plan_dead(visiting: Visit, given: Given, plan: Plan, refusal: str) -> Plan:
+def _preview_dead(visiting: Visit, given: Given, preview: Preview, refusal: str) -> Preview:
     by_queue = _chosen_dead(visiting, given)
     entries = [entry for some in by_queue.values() for entry in some]
     count = len(entries)
@@ -149,16 +149,16 @@ def _plan_dead(visiting: Visit, given: Given, plan: Plan, refusal: str) -> Plan:
     more = count > MOST_AT_ONCE
     number = f"{MOST_AT_ONCE:,}" if more else f"{count:,}"
     noun = "dead letter" if count == 1 else "dead letters"
-    warning = plan.warning
-    if locked and not plan.is_dangerous:
+    warning = preview.warning
+    if locked and not preview.is_dangerous:
         warning = f"{', '.join(locked[:3])} {'is' if len(locked) == 1 else 'are'} locked: they wait until that ends."
     if more:
         warning = f"There are more: this takes the oldest {MOST_AT_ONCE:,}; do it again for the rest."
     queues = ", ".join(sorted(by_queue)[:5]) + (" …" if len(by_queue) > 5 else "")
     return msgspec.structs.replace(
-        plan,
-        title=plan.title.format(number=number, noun=noun),
-        button=plan.button.format(number=number, noun=noun),
+        preview,
+        title=preview.title.format(number=number, noun=noun),
+        button=preview.button.format(number=number, noun=noun),
         facts=(("Queues", queues), ("Which", _which(given))),
         head=("Error", "Entries"),
         rows=tuple((error, f"{times:,}") for error, times in errors[:8]),
@@ -168,18 +168,20 @@ def _plan_dead(visiting: Visit, given: Given, plan: Plan, refusal: str) -> Plan:
     )
 
 
-def _plan_replay(visiting: Visit, given: Given) -> Plan:
-    plan = Plan(
+def _preview_replay(visiting: Visit, given: Given) -> Preview:
+    preview = Preview(
         title="Replay {number} {noun}?",
         note="They become ready under the same ids, as their next generation; attempts start again.",
         button="Replay {number} {noun}",
         keep="Keep as they are",
         fields=(WHY,),
     )
-    return _plan_dead(visiting, given, plan, "No matching dead letter is left: another user may have replayed them.")
+    return _preview_dead(
+        visiting, given, preview, "No matching dead letter is left: another user may have replayed them."
+    )
 
 
-@action("replay", "replay", _plan_replay)
+@action("replay", "replay", _preview_replay)
 def replay(visiting: Visit, given: Given) -> Done:
     """Put dead letters back."""
     by_queue = _chosen_dead(visiting, given)
@@ -193,9 +195,9 @@ def replay(visiting: Visit, given: Given) -> Done:
     return Done(f"{text} ready again.", target, f"{plural(count, 'dead letter')} ({_which(given)})", f"{text} ready")
 
 
-def _plan_purge(visiting: Visit, given: Given) -> Plan:
+def _preview_purge(visiting: Visit, given: Given) -> Preview:
     name = given.needed("queue", "the queue")
-    plan = Plan(
+    preview = Preview(
         title="Remove {number} {noun} for good?",
         note="They and their payloads are gone then; only the history tells of them.",
         button="Remove {number} {noun}",
@@ -205,10 +207,10 @@ def _plan_purge(visiting: Visit, given: Given) -> Plan:
         is_dangerous=True,
         warning="This cannot be undone.",
     )
-    return _plan_dead(visiting, given, plan, "No dead letter is left that matches.")
+    return _preview_dead(visiting, given, preview, "No dead letter is left that matches.")
 
 
-@action("purge", "purge of dead letters", _plan_purge)
+@action("purge", "purge of dead letters", _preview_purge)
 def purge(visiting: Visit, given: Given) -> Done:
     """Remove dead letters."""
     entries = [entry for some in _chosen_dead(visiting, given).values() for entry in some][:MOST_AT_ONCE]
@@ -234,16 +236,16 @@ def _waiting(visiting: Visit, given: Given) -> list[Entry[Any]]:
         raise BadInput("which entries is not said.", hint="Select some, or filter by a label.")
     until = _until(given)
     matching = queue.find(labels=read_labels([label]), state="waiting", limit=MOST_AT_ONCE + 1)
-    # The user has not seen what was put since the plan was shown.
+    # The user has not seen what was put since the preview was shown.
     return [entry for entry in matching if until is None or entry.seq <= until]
 
 
-def _plan_cancel(visiting: Visit, given: Given) -> Plan:
+def _preview_cancel(visiting: Visit, given: Given) -> Preview:
     entries = _waiting(visiting, given)
     is_more, entries = len(entries) > MOST_AT_ONCE, entries[:MOST_AT_ONCE]
     noun = "entry" if len(entries) == 1 else "entries"
     more = f" There are more: this takes the first {MOST_AT_ONCE:,}; do it again for the rest." if is_more else ""
-    return Plan(
+    return Preview(
         title=f"Cancel {len(entries):,} waiting {noun}?",
         note="They end as cancelled without being handled, and stay in the history; those that a worker has continue.",
         facts=(("Queue", given.text("queue")), ("Which", _which(given))),
@@ -257,7 +259,7 @@ def _plan_cancel(visiting: Visit, given: Given) -> Plan:
     )
 
 
-@action("cancel", "cancelling", _plan_cancel)
+@action("cancel", "cancelling", _preview_cancel)
 def cancel(visiting: Visit, given: Given) -> Done:
     """End waiting entries as cancelled."""
     queue, count = _queue(visiting, given), 0
@@ -276,10 +278,10 @@ def cancel_some(queue: Queue[Any], ids: list[str]) -> int:
         return 0 if len(ids) == 1 else sum(cancel_some(queue, [id_]) for id_ in ids)
 
 
-def _plan_now(visiting: Visit, given: Given) -> Plan:
+def _preview_now(visiting: Visit, given: Given) -> Preview:
     queue, id_ = _queue(visiting, given), given.needed("id", "the entry")
     entry = queue.get(id_)
-    return Plan(
+    return Preview(
         title=f"Make entry {short_id(id_)} due now?",
         note="It is claimed as soon as a worker is free, instead of at its due time.",
         facts=(("Due", f"{entry.due:%Y-%m-%d %H:%M:%S} UTC"), ("Attempts so far", str(entry.attempt))),
@@ -290,7 +292,7 @@ def _plan_now(visiting: Visit, given: Given) -> Plan:
     )
 
 
-@action("now", "rescheduling", _plan_now)
+@action("now", "rescheduling", _preview_now)
 def now(visiting: Visit, given: Given) -> Done:
     """Make an entry due."""
     queue, id_ = _queue(visiting, given), given.needed("id", "the entry")
@@ -299,9 +301,9 @@ def now(visiting: Visit, given: Given) -> Done:
     return Done(f"Entry {short_id(id_)} is due.", queue.name, f"{id_} due {before:%Y-%m-%d %H:%M:%S}", f"{id_} due now")
 
 
-def _plan_put(visiting: Visit, given: Given) -> Plan:
+def _preview_put(visiting: Visit, given: Given) -> Preview:
     name = check_queue(visiting.key, given.needed("queue", "the queue"))
-    return Plan(
+    return Preview(
         title=f"Put an entry into {name}",
         note="It is stored when this answers, and handled as any other.",
         facts=(),
@@ -323,7 +325,7 @@ def _plan_put(visiting: Visit, given: Given) -> Plan:
     )
 
 
-@action("put", "put", _plan_put, scope="produce")
+@action("put", "put", _preview_put, scope="produce")
 def put(visiting: Visit, given: Given) -> Done:
     """Put one entry."""
     name = check_queue(visiting.key, given.needed("queue", "the queue"))

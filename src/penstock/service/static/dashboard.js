@@ -132,10 +132,10 @@
       const onward = answer.headers.get("HX-Redirect") ?? (answer.redirected ? answer.url : null);
       if (onward) { location.href = onward; return; }
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-      const plan = $(".plan", page) ?? $("#problem", page);
-      $("#dialog-in").replaceChildren(document.importNode(plan, true));
+      const preview = $(".preview", page) ?? $("#problem", page);
+      $("#dialog-in").replaceChildren(document.importNode(preview, true));
       if (!dialog.open) dialog.showModal();
-      ($("#dialog-in input:not([type=hidden]), #dialog-in select, #dialog-in textarea") ?? $("#plan-title") ?? dialog).focus();
+      ($("#dialog-in input:not([type=hidden]), #dialog-in select, #dialog-in textarea") ?? $("#preview-title") ?? dialog).focus();
     } catch {
       location.href = typeof address === "string" ? address : address.href; // without a dialog, as a page of its own
     }
@@ -160,7 +160,7 @@
   });
   dialog.addEventListener("submit", (event) => {
     const form = event.target;
-    if (!form.matches(".plan")) return;
+    if (!form.matches(".preview")) return;
     event.preventDefault();
     const body = new URLSearchParams(new FormData(form, event.submitter));
     $$("button", form).forEach((one) => { one.disabled = true; });

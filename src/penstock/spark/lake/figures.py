@@ -73,7 +73,7 @@ class Total:
         return None if sketch.is_empty() else float(sketch.get_quantile(rank))
 
 
-class Figures(NamedTuple):
+class ReportFigures(NamedTuple):
     """All that the report shows."""
 
     first: datetime | None
@@ -87,7 +87,7 @@ class Figures(NamedTuple):
     circuits: list[dict[str, Any]]
 
 
-def figures_of(lake: LakeReader) -> Figures:
+def figures_of(lake: LakeReader) -> ReportFigures:
     """Read what the report needs, and no more."""
     tables = lake.tables()
     rows, width = _rows(lake, tables)
@@ -102,7 +102,7 @@ def figures_of(lake: LakeReader) -> Figures:
         by_bin[line][row.at].add(row)
     order = sorted(per_family, key=lambda name: (name == OTHERS, -per_family[name].attempts, name))
     times = [row.at for row in rows]
-    return Figures(
+    return ReportFigures(
         from_micros(int(min(times) * 1e6)) if times else None,
         from_micros(int((max(times) + width) * 1e6)) if times else None,
         width, total, {name: per_family[name] for name in order}, {name: dict(by_bin[name]) for name in order},

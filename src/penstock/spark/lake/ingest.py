@@ -70,7 +70,7 @@ class Import(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     files_at_once: int = FILES_AT_ONCE
 
 
-class Plan(msgspec.Struct, frozen=True):
+class ImportPlan(msgspec.Struct, frozen=True):
     """An import that passed all checks that need no Spark."""
 
     order: Import
@@ -105,7 +105,7 @@ def run(spark: SparkSession, order: Import, progress: Progress = lambda taken, r
     return take(spark, prepare(order, spark), progress)
 
 
-def prepare(order: Import, spark: SparkSession | None = None) -> Plan:
+def prepare(order: Import, spark: SparkSession | None = None) -> ImportPlan:
     """Check everything that can be checked before Spark is started, and note what the state folder is for.
 
     Files that are not on a disk of this host are read through the session, so it has to exist.
@@ -134,10 +134,10 @@ def prepare(order: Import, spark: SparkSession | None = None) -> Plan:
         check_folder(order.rejected.absolute(), name="rejected")
     id_ = _remember(state, order, files, url, identity)
     aside = state / "rejected" if order.rejected is None else order.rejected.absolute() / f"import-{id_}"
-    return Plan(order, kind, name, url, files, state, aside, limit, id_)
+    return ImportPlan(order, kind, name, url, files, state, aside, limit, id_)
 
 
-def take(spark: SparkSession, plan: Plan, progress: Progress = lambda taken, rejected: None) -> Imported:
+def take(spark: SparkSession, plan: ImportPlan, progress: Progress = lambda taken, rejected: None) -> Imported:
     """Take what has not been taken yet, batch by batch."""
     taken = rejected = 0
     state = ImportState(plan.state)
@@ -158,7 +158,7 @@ def take(spark: SparkSession, plan: Plan, progress: Progress = lambda taken, rej
 
 
 def _take_batch(
-    spark: SparkSession, plan: Plan, source: Source, batch: FileBatch, columns: StructType | None
+    spark: SparkSession, plan: ImportPlan, source: Source, batch: FileBatch, columns: StructType | None
 ) -> tuple[int, int]:
     """Take the rows of a batch, once however often it is repeated; returns how many were taken and rejected."""
     from penstock.spark.lake.ingest_rows import Reading
@@ -173,7 +173,7 @@ def _take_batch(
     return _into_queue(_numbered(rows) if reading.key is None else rows, batch.number, reading, plan)
 
 
-def _into_log(rows: DataFrame, number: int, reading: Reading, plan: Plan) -> tuple[int, int]:
+def _into_log(rows: DataFrame, number: int, reading: Reading, plan: ImportPlan) -> tuple[int, int]:
     from penstock.spark.lake.ingest_rows import RECORDS, take_records
 
     name, limit = plan.name, plan.limit
@@ -191,7 +191,7 @@ def _into_log(rows: DataFrame, number: int, reading: Reading, plan: Plan) -> tup
         judged.unpersist()
 
 
-def _into_queue(rows: DataFrame, number: int, reading: Reading, plan: Plan) -> tuple[int, int]:
+def _into_queue(rows: DataFrame, number: int, reading: Reading, plan: ImportPlan) -> tuple[int, int]:
     from penstock.spark.lake.ingest_rows import ASIDE, take_entries
 
     url, name, producer = plan.url, plan.name, plan.producer
@@ -271,7 +271,7 @@ def _remember(state: Path, order: Import, files: Files, url: str, identity: str)
 
 
 def _read(
-    spark: SparkSession, plan: Plan, addresses: list[str], columns: StructType | None
+    spark: SparkSession, plan: ImportPlan, addresses: list[str], columns: StructType | None
 ) -> tuple[DataFrame, list[str]]:
     """The rows of some files, and the names of their columns; in the rows columns are numbered, so any name will do."""
     names = list(plan.files.header)
@@ -292,7 +292,7 @@ def _read(
     return rows.select("*", rows.metadataColumn("_metadata").getField("file_path")).toDF(*numbers, "file"), names
 
 
-def _parquet_columns(spark: SparkSession, plan: Plan) -> StructType:
+def _parquet_columns(spark: SparkSession, plan: ImportPlan) -> StructType:
     """The columns of all files. All footers are read here, so what is not Parquet is found before anything is taken."""
     files = plan.files
     reader = spark.read.options(recursiveFileLookup=True, mergeSchema=True)
@@ -331,7 +331,7 @@ def _csv_columns(header: Sequence[str], ddl: str | None) -> StructType:
     return t.StructType([*fields, t.StructField("corrupt", t.StringType())])
 
 
-def _shaped(rows: DataFrame, names: list[str], plan: Plan) -> DataFrame:
+def _shaped(rows: DataFrame, names: list[str], plan: ImportPlan) -> DataFrame:
     """The columns that ``ingest_rows`` needs."""
     from pyspark.sql import functions as f
     from pyspark.sql.types import StringType
@@ -397,7 +397,7 @@ def _counts(frame: DataFrame) -> tuple[int, int]:
     return sums[0], sums[1]
 
 
-def _keep_aside(frame: DataFrame, count: int, plan: Plan, number: int) -> None:
+def _keep_aside(frame: DataFrame, count: int, plan: ImportPlan, number: int) -> None:
     """Write the rejected rows down here: a worker of a cluster would write them to a disk of its own."""
     if count:
         bad = frame.where("reason IS NOT NULL").selectExpr("reason", "raw AS row", "file")
@@ -416,7 +416,7 @@ def _write_lines(path: Path, lines: Iterable[bytes]) -> None:
     begun.replace(path)
 
 
-def _keep_missing(plan: Plan, source: Source, batch: FileBatch) -> None:
+def _keep_missing(plan: ImportPlan, source: Source, batch: FileBatch) -> None:
     paths = [source.path(name) for name in batch.missing]
     lines = (msgspec.json.encode({"reason": GONE, "row": "", "file": path}) for path in paths)
     _write_lines(plan.aside / f"gone={batch.number}" / "files.json", lines)

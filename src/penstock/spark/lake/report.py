@@ -8,7 +8,7 @@ from pathlib import Path
 
 from penstock.clock import SystemClock, from_micros
 from penstock.spark.lake import charts
-from penstock.spark.lake.figures import FAILED, Figures, Series, Total, figures_of, over_time, span_in_words
+from penstock.spark.lake.figures import FAILED, ReportFigures, Series, Total, figures_of, over_time, span_in_words
 from penstock.spark.lake.reading import LakeReader
 
 MOST_ERRORS = 10
@@ -24,7 +24,7 @@ def write_report(lake: str | Path, target: Path) -> int:
     return len(drawn)
 
 
-def _charts(figures: Figures) -> list[tuple[str, str]]:
+def _charts(figures: ReportFigures) -> list[tuple[str, str]]:
     width = figures.bin_seconds
     per = span_in_words(width)
     done = {name: over_time(bins, width, "done") for name, bins in figures.by_bin.items()}
@@ -39,7 +39,7 @@ def _charts(figures: Figures) -> list[tuple[str, str]]:
     ]
 
 
-def _quantiles(figures: Figures, kind: str) -> Series:
+def _quantiles(figures: ReportFigures, kind: str) -> Series:
     """The 95th percentile of every family in every bin."""
     series = {
         name: [(at, value) for at, total in sorted(bins.items()) if (value := total.quantile(kind, 0.95)) is not None]
@@ -48,7 +48,7 @@ def _quantiles(figures: Figures, kind: str) -> Series:
     return {name: points for name, points in series.items() if points}
 
 
-def _all_families(figures: Figures, state: str) -> list[tuple[float, float]]:
+def _all_families(figures: ReportFigures, state: str) -> list[tuple[float, float]]:
     sums: dict[float, float] = {}
     for bins in figures.by_bin.values():
         for at, total in bins.items():
@@ -60,7 +60,7 @@ def _all_families(figures: Figures, state: str) -> list[tuple[float, float]]:
 # --- the page ------------------------------------------------------------------------------------------
 
 
-def _page(lake: str, figures: Figures, drawn: list[tuple[str, str]]) -> str:
+def _page(lake: str, figures: ReportFigures, drawn: list[tuple[str, str]]) -> str:
     sections = "".join(f"<section><h2>{escape(title)}</h2>{chart}</section>" for title, chart in drawn)
     return (
         "<!doctype html><html lang=en><meta charset=utf-8>"
@@ -74,7 +74,7 @@ def _page(lake: str, figures: Figures, drawn: list[tuple[str, str]]) -> str:
     )
 
 
-def _span(figures: Figures) -> str:
+def _span(figures: ReportFigures) -> str:
     if figures.first is None or figures.last is None:
         return "No attempt has ended yet."
     same_day = figures.first.date() == figures.last.date()
@@ -102,7 +102,7 @@ def _totals(total: Total) -> str:
     return f"<div class=tiles>{shown}</div>"
 
 
-def _families(figures: Figures) -> str:
+def _families(figures: ReportFigures) -> str:
     if not figures.families:
         return ""
     head = (
@@ -122,7 +122,7 @@ def _families(figures: Figures) -> str:
     return _table("By queue", head, rows)
 
 
-def _errors(figures: Figures) -> str:
+def _errors(figures: ReportFigures) -> str:
     if not figures.errors:
         return ""
     most = figures.errors[0][2]
@@ -137,7 +137,7 @@ def _errors(figures: Figures) -> str:
     return _table("Most frequent errors", head, rows, rest)
 
 
-def _circuits(figures: Figures) -> str:
+def _circuits(figures: ReportFigures) -> str:
     if not figures.circuits:
         return ""
     latest = sorted(figures.circuits, key=lambda circuit: circuit["since"], reverse=True)[:MOST_CIRCUITS]

@@ -30,7 +30,7 @@ from penstock.log.record import NewRecords, Partition
 COPIERS = 4  # partitions whose staged records are copied at the same time
 
 
-class Plan(NamedTuple):
+class CommitPlan(NamedTuple):
     """A transaction, ready to be committed: what it writes, and the offsets of its sources with their epochs."""
 
     commit: Commit
@@ -67,7 +67,7 @@ def commit_transaction(journal: Journal, commit: Commit) -> Committed:
         return committed
 
 
-def _plan(journal: Journal, commit: Commit) -> Plan:
+def _plan(journal: Journal, commit: Commit) -> CommitPlan:
     frames: dict[Partition, list[Encoded]] = {}
     for partition, records in commit.outputs:
         frames.setdefault(partition, []).extend(_encoded(journal, partition.log, records))
@@ -78,10 +78,10 @@ def _plan(journal: Journal, commit: Commit) -> Plan:
     folder = journal.driver.folder
     written = sorted(frames.keys() | staged_partitions)
     parts = {partition: folder(partition.log).partition(partition.index) for partition in written}
-    return Plan(commit, frames, parts, offsets)
+    return CommitPlan(commit, frames, parts, offsets)
 
 
-def _commit_locked(journal: Journal, file: PartitionFile, plan: Plan) -> Committed:
+def _commit_locked(journal: Journal, file: PartitionFile, plan: CommitPlan) -> Committed:
     commit, driver = plan.commit, journal.driver
     end = file.begin()
     stamp = None
