@@ -1,7 +1,7 @@
 # Everything a newcomer needs; each target sets up what it uses. `make` alone lists them.
 SHELL  := /bin/bash
 PYTHON ?=
-JOBS   ?= 2
+JOBS   ?=
 GROUP  ?=
 ARGS   ?=
 PY     := .venv/bin/python

@@ -4,9 +4,9 @@
     python tools/test.py unit contract   only these
 
 Every group is one pytest process. A group whose folders do not exist yet is left out; one that has test
-files and runs none of them fails. JOBS sets the number of processes of the parallel groups (0: none),
-PYTEST_ADDOPTS reaches pytest as usual. A test that fails has failed: nothing is run a second time. The last line is
-"N passed, N failed".
+files and runs none of them fails. JOBS sets the number of processes of the parallel groups (0: none; by default two
+for each core and at most 8, because tests of servers and clocks mostly wait). PYTEST_ADDOPTS reaches pytest as usual.
+A test that fails has failed: nothing is run a second time. The last line is "N passed, N failed".
 """
 
 import contextlib
@@ -115,9 +115,7 @@ def run(group: Group, paths: list[str], report: Path) -> Result:
 
 def _run(group: Group, paths: list[str], report: Path, environment: dict[str, str]) -> Result:
     command = [sys.executable, "-m", "pytest", *paths, "-m", "not faults", f"--junit-xml={report}"]
-    jobs = os.environ.get("JOBS", "2")
-    if group.broker and jobs == "2":
-        jobs = "4"
+    jobs = os.environ.get("JOBS") or str(min(2 * (os.cpu_count() or 1), 8))
     if group.parallel and jobs != "0":
         command += ["-n", jobs]
     if group.select:
