@@ -13,7 +13,7 @@ import pytest
 from tests.docs.pages import ROOT
 
 import penstock
-from penstock.errors import BadInput
+from penstock.errors import BadInput, Unsupported
 
 BOTH = ["default", "postgres"]
 
@@ -226,6 +226,27 @@ def test_a_store_elsewhere_gets_the_task_after_the_commit(project: Any, api: Any
         task.enqueue("undone")
         transaction.set_rollback(True)
     assert [entry.value.args for entry in backend.family.find()] == [["kept"]]
+
+
+def test_a_store_elsewhere_cannot_know_of_a_commit_without_autocommit(project: Any, api: Any) -> None:
+    from django.db import transaction
+
+    backend = api.tasks.task_backends["elsewhere"]
+    task = project.welcome.using(backend="elsewhere")
+    transaction.set_autocommit(False)
+    try:
+        with pytest.raises(Unsupported, match=r"autocommit off.*atomic\(\)"):
+            task.enqueue("early")
+        transaction.rollback()
+        with transaction.atomic():
+            task.enqueue("in atomic")
+        assert ["in atomic"] not in [entry.value.args for entry in backend.family.find()]
+        transaction.commit()
+    finally:
+        transaction.set_autocommit(True)
+    found = [entry.value.args for entry in backend.family.find()]
+    assert ["in atomic"] in found
+    assert ["early"] not in found
 
 
 def test_signals_tell_of_every_step(project: Any, api: Any, backend: Any) -> None:

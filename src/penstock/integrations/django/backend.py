@@ -10,7 +10,7 @@ from typing import Any
 from django.core import checks
 from django.db import connections, transaction
 
-from penstock.errors import BadInput, EntryNotFound, PenstockError
+from penstock.errors import BadInput, EntryNotFound, PenstockError, Unsupported
 from penstock.ids import new_id
 from penstock.integrations.django import results
 from penstock.integrations.django.calls import Call, Handling, find_task
@@ -121,6 +121,12 @@ class TaskBackend(backends.BaseTaskBackend):  # type: ignore[misc]
         put = partial(queue.put, call, id=result.id, priority=task.priority, due=task.run_after)
         if "url" in self.options and connections[self.database].in_atomic_block:
             transaction.on_commit(put, using=self.database)
+        elif "url" in self.options and not connections[self.database].get_autocommit():
+            raise Unsupported(
+                f"task {task.name} goes to another store when the transaction of {self.database!r} has committed, and "
+                "with autocommit off Django does not say when that is.",
+                hint="Enqueue it inside transaction.atomic(), or keep the tasks in that database.",
+            )
         else:
             put(connection=self._callers_connection())
         results.set_enqueued(result)
