@@ -60,12 +60,16 @@ def read_docstring(docstring: str) -> Doc:
 def markdown(text: str) -> str:
     """Docstring marks as Markdown: names in backticks, examples in fences."""
     text = re.sub(r":\w+:`~?(?:penstock\.)?(.+?)`", r"`\1`", text).replace("``", "`")
-    return re.sub(r"(?m)(?:^(?:>>>|\.\.\.).*\n?)+", _example, text)
+    return re.sub(r"(?m)^>>> (?:.+\n?)+", _example, text)
 
 
 def _example(match: re.Match[str]) -> str:
-    code = re.sub(r"(?m)^(?:>>>|\.\.\.) ?", "", match[0]).rstrip()
-    return f"```py\n{code}\n```\n"
+    lines = match[0].rstrip().splitlines()
+    if all(line.startswith((">>>", "...")) for line in lines):
+        lines, kind = [line[4:] for line in lines], "py"
+    else:
+        kind = "pycon"
+    return "\n".join([f"```{kind}", *lines, "```", ""])
 
 
 def found(name: str) -> Any:
@@ -78,7 +82,7 @@ def found(name: str) -> Any:
 def signature(name: str, function: Callable[..., Any]) -> str:
     """How it is called, in one line if it fits."""
     shape = inspect.signature(function)
-    words = [str(parameter) for parameter in shape.parameters.values() if parameter.name not in ("self", "cls")]
+    words = [_word(parameter) for parameter in shape.parameters.values() if parameter.name not in ("self", "cls")]
     kinds = [p.kind for p in shape.parameters.values() if p.name not in ("self", "cls")]
     for index, kind in enumerate(kinds):
         if kind is inspect.Parameter.KEYWORD_ONLY:
@@ -101,6 +105,13 @@ def signature(name: str, function: Callable[..., Any]) -> str:
     return f"{name}(\n" + "".join(f"    {word},\n" for word in words) + f"){end}"
 
 
+def _word(parameter: inspect.Parameter) -> str:
+    default = parameter.default
+    if inspect.isclass(default) or not has_fields(default):
+        return str(parameter)
+    return f"{parameter.replace(default=inspect.Parameter.empty)} = {short(default)}"
+
+
 def fields(thing: type) -> list[str]:
     """The source lines of the public fields of a struct or dataclass, with their comments."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(thing)))
@@ -117,6 +128,15 @@ def fields(thing: type) -> list[str]:
             first -= 1
         lines += [line.removeprefix("    ").split("  # type:")[0] for line in source[first : node.end_lineno]]
     return lines
+
+
+def short(thing: Any) -> str:
+    """A struct or dataclass with the fields that are not as by default."""
+    plain = type(thing)()
+    names = getattr(thing, "__struct_fields__", None) or thing.__dataclass_fields__
+    changed = [name for name in names if getattr(plain, name) != getattr(thing, name)]
+    given = [f"{name}={getattr(thing, name)!r}" for name in changed]
+    return f"{type(thing).__name__}({', '.join(given)})"
 
 
 def has_fields(thing: Any) -> bool:
@@ -242,7 +262,7 @@ def page_lines(page: dict[str, Any]) -> list[str]:
             for member in members:
                 lines += _member(f"{thing.__name__}.{member}", member, thing, page)
         else:
-            lines += ["```py", repr(thing), "```", ""]
+            lines += ["```py", f"{name.rpartition('.')[2]} = {short(thing)}", "```", ""]
     return lines
 
 
