@@ -36,6 +36,7 @@ class Group:
     parallel: bool = False
     select: str = ""  # as pytest's -k
     broker: bool = False  # its processes share one
+    most: int = 8  # processes
 
     def paths(self) -> list[str]:
         """The folders of the group that have test files."""
@@ -54,8 +55,8 @@ GROUPS = (
     Group("crash", ("crash",), parallel=True, select="not kafka"),
     # One broker is enough, and two would keep both cores busy with themselves; its clients mostly wait.
     Group("kafka", ("contract", "stores", "seeds", "crash"), parallel=True, select="kafka", broker=True),
-    # One process, one Spark session for all of them.
-    Group("spark", ("spark",)),
+    # Each process has a Spark session for all of its tests, and each session a JVM.
+    Group("spark", ("spark",), parallel=True, most=2),
 )
 # Folders with a command of their own (`make faults`, which also runs the tests marked so in other folders).
 ELSEWHERE = {"faults"}
@@ -115,9 +116,9 @@ def run(group: Group, paths: list[str], report: Path) -> Result:
 
 def _run(group: Group, paths: list[str], report: Path, environment: dict[str, str]) -> Result:
     command = [sys.executable, "-m", "pytest", *paths, "-m", "not faults", f"--junit-xml={report}"]
-    jobs = os.environ.get("JOBS") or str(min(2 * (os.cpu_count() or 1), 8))
-    if group.parallel and jobs != "0":
-        command += ["-n", jobs]
+    jobs = min(int(os.environ.get("JOBS") or 2 * (os.cpu_count() or 1)), group.most)
+    if group.parallel and jobs:
+        command += ["-n", str(jobs)]
     if group.select:
         command += ["-k", group.select]
     began = time.monotonic()
