@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, ConsumerGroupState, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from tests.contract.log.shorthand import filled, read_all, stored, values, wait_until
 
@@ -243,6 +243,53 @@ def test_transactions_of_one_producer_come_one_after_the_other(open_logs: Open, 
     second.start()
     second.join(60)
     assert values(store.log("log").records(0)) == [1, 2]
+
+
+class OldGeneration:
+    """A consumer that names the generation its group had when this was made, once; then the group has moved on."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+        self._old = consumer.consumer_group_metadata()
+
+    def consumer_group_metadata(self) -> Any:
+        old, self._old = self._old, None
+        return self._consumer.consumer_group_metadata() if old is None else old
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._consumer, name)
+
+
+def test_a_transaction_outlives_the_arrival_of_another_member(open_logs: Open, broker: Any) -> None:
+    """The client takes part in the rebalance by itself: the generation changes between asking and sending."""
+    store = open_logs()
+    store.create("log", 2)
+    store.create("out")
+    for partition in range(2):
+        store.log("log").append(partition, partition=partition)
+    with store.subscribe("log", "g") as first:
+        read: list[Any] = []
+        wait_until(lambda: read.extend(first.read(timeout="1s")) or len(read) == 2, "both partitions are here")
+        source: Any = first.source
+        consumer, source.consumer = source.consumer, OldGeneration(source.consumer)
+        with open_logs().subscribe("log", "g") as second:
+            wait_until(lambda: second.read(timeout="100ms") or members(broker, first) == 2, "another member is here")
+            with store.transaction() as transaction:
+                transaction.append("out", "once")
+                transaction.commit_offsets(first)
+                transaction.commit()
+            source.consumer = consumer
+    assert store.committed("log", "g") == [1, 1]
+    assert values(store.log("out").records(0)) == ["once"]
+
+
+def members(broker: Any, tailer: Tailer[Any]) -> int:
+    """How many members the group of a tailer has; 0 while it deals out partitions."""
+    source: Any = tailer.source
+    group = source._cluster.group_id(source.group)
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    described = admin.describe_consumer_groups([group])[group].result(30)
+    return len(described.members) if described.state is ConsumerGroupState.STABLE else 0
 
 
 def test_after_a_transaction_that_failed_the_next_one_begins_afresh(open_logs: Open) -> None:

@@ -22,7 +22,7 @@ from confluent_kafka import KafkaError, TopicPartition
 from confluent_kafka.admin import ConfigResource, ResourceType
 
 from penstock.clock import Clock, Micros, duration
-from penstock.errors import Closed, Conflict, PartitionTaken, ProducerFenced, StoreUnavailable
+from penstock.errors import Closed, Conflict, Fenced, PartitionTaken, ProducerFenced, StoreUnavailable
 from penstock.location import Location
 from penstock.log.driver import LogDriver
 from penstock.log.drivers.kafka.assigned import AssignedSource
@@ -33,7 +33,7 @@ from penstock.log.drivers.kafka.leases import LEASES, lease_key
 from penstock.log.drivers.kafka.producer import Delivery, KafkaProducer, run_transaction
 from penstock.log.drivers.kafka.sequences import COMPACTED, SequenceIndex, read_topic
 from penstock.log.drivers.kafka.sink import NamedSink, SharedSink
-from penstock.log.drivers.kafka.source import KafkaSource
+from penstock.log.drivers.kafka.source import GRACE, POLL_SECONDS, KafkaSource, is_rebalancing
 from penstock.log.drivers.kafka.staging import KafkaStage, check_not_committed, mark_committed, staged_records
 from penstock.log.drivers.kafka.subscribed import SubscribedSource
 from penstock.log.drivers.kafka.transactional import TransactionalProducers
@@ -325,11 +325,19 @@ class KafkaDriver(LogDriver):
 
     def transact(self, commit: Commit) -> Committed:
         """Commit appends and offsets in one Kafka transaction."""
-        try:
-            return self._transact(commit)
-        except ProducerFenced:
-            # Another handle used this producer name meanwhile. The second try reads its sequences.
-            return self._transact(commit)
+        pause, deadline = threading.Event(), time.monotonic() + GRACE
+        while True:
+            try:
+                return self._transact(commit)
+            except ProducerFenced:
+                # Another handle used this producer name meanwhile. The second try reads its sequences.
+                return self._transact(commit)
+            except Fenced as error:
+                # Members came or went between asking for the generation of the group and sending the offsets. What is
+                # still owned goes to nobody else before it is given back, so it can be committed with the new one.
+                if not is_rebalancing(error.__cause__) or time.monotonic() > deadline:
+                    raise
+                pause.wait(POLL_SECONDS)
 
     def _transact(self, commit: Commit) -> Committed:
         if commit.producer is not None:

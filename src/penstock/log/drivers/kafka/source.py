@@ -25,6 +25,12 @@ GRACE = 5.0  # seconds to wait for records that are on the broker, even if the c
 _REBALANCING = (KafkaError.REBALANCE_IN_PROGRESS, KafkaError.ILLEGAL_GENERATION)
 
 
+def is_rebalancing(error: BaseException | None) -> bool:
+    """Whether offsets were refused only because members come or go; the group still knows the one that sent them."""
+    first = error.args[0] if isinstance(error, KafkaException) else None
+    return isinstance(first, KafkaError) and first.code() in _REBALANCING
+
+
 class KafkaSource(Source):
     """Positions, polling, seeking and committing. How partitions are owned is up to the subclasses."""
 
