@@ -99,6 +99,7 @@ def signature(name: str, function: Callable[..., Any]) -> str:
     returned = shape.return_annotation
     end = "" if returned in (inspect.Signature.empty, "None") or inspect.isclass(returned) else f" -> {returned}"
     words = [re.sub(r"<object object at .*>", "...", word) for word in words]
+    name = f"async {name}" if inspect.iscoroutinefunction(function) else name
     line = f"{name}({', '.join(words)}){end}"
     if len(line) <= WIDTH:
         return line
@@ -154,14 +155,13 @@ def entries() -> Iterator[tuple[dict[str, Any], str, Any, list[str], bool]]:
 
 
 def public_members(thing: Any) -> list[str]:
-    """All members that do not begin with an underscore and are the thing's own."""
-    own = thing.__name__ if inspect.ismodule(thing) else thing.__module__
+    """All members that do not begin with an underscore; of a module those that it does not import."""
     return [
         name
         for name, value in vars(thing).items()
         if not name.startswith("_")
-        and (isinstance(value, property) or getattr(value, "__module__", None) == own)
         and (isinstance(value, property) or callable(value))
+        and (inspect.isclass(thing) or getattr(value, "__module__", None) == thing.__name__)
     ]
 
 

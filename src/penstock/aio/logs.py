@@ -185,7 +185,10 @@ class Appender(Awaited):
 
 
 class Tailer(Awaited):
-    """The reader of a group; see :class:`penstock.Tailer`. One task at a time."""
+    """The reader of a group; see :class:`penstock.Tailer`. One task at a time.
+
+    ``assignment`` and ``position`` are called without ``await``.
+    """
 
     def __init__(self, sync: sync_tailer.Tailer[Any]) -> None:
         """Made by a store; it has a thread of its own, so that reads that wait hold up nobody."""

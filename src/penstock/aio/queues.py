@@ -75,7 +75,7 @@ class QueueStore(Awaited):
         within: Duration = "1h",
         **options: Unpack[PutOptions],
     ) -> Batch:
-        """Entries, and one that is held until all of them have ended; with ``async with``, else as the twin."""
+        """Entries, and one that is held until all of them are done; with ``async with``, else as the twin."""
         outer = inside.sync if isinstance(inside, Batch) else inside
         twin = self.sync.batch(_sync_pair(then), on=on, inside=outer, within=within, **options)
         return Batch(twin, self.limiter)
@@ -116,7 +116,10 @@ def _sync_pair(pair: tuple[Queue[Any], Any]) -> tuple[sync_queue.Queue[Any], Any
 
 
 class Queue(Awaited, Generic[T]):
-    """One queue or family; see :class:`penstock.Queue`."""
+    """One queue or family; see :class:`penstock.Queue`.
+
+    ``handler``, ``add_handler`` and ``remove_handler`` are there too, and called without ``await``.
+    """
 
     def __init__(self, sync: sync_queue.Queue[T], limiter: anyio.CapacityLimiter) -> None:
         """Made by a store."""
