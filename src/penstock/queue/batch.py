@@ -56,7 +56,10 @@ TOGETHER = 200  # members that are cancelled in one step
 
 
 class Batch:
-    """Members and what happens after them, collected and put when the block ends."""
+    """Members and what happens after them, collected and put when the block ends.
+
+    ``id`` is that of the entry that waits for them.
+    """
 
     def __init__(
         self,

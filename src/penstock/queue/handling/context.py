@@ -45,7 +45,10 @@ NOT_ASKED = _Finish.NOT_ASKED  # read for every entry
 
 
 class Context(Generic[T]):
-    """What a handler may ask: about its entry and lease, and for puts that are committed with its outcome."""
+    """What a handler may ask: about its entry and lease, and for puts that are committed with its outcome.
+
+    ``value`` is the payload; ``entry`` and ``lease`` are those of this attempt.
+    """
 
     __slots__ = (
         "_events", "_finish", "_links", "_puts", "answered", "entry", "handler", "is_cut_short", "lease",
