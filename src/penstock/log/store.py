@@ -325,6 +325,7 @@ class LogStore:
 
         Raises:
             PartitionTaken: a tailer owns one of the partitions
+            OffsetOutOfRange: the log does not hold such an offset
         """
         check_name(group, kind="group")
         if not isinstance(offsets, Mapping):

@@ -239,6 +239,9 @@ class Tailer(Generic[T]):
 
         Args:
             offset: or a record, to read it again
+
+        Raises:
+            OffsetOutOfRange: the log does not hold it
         """
         target = offset.position if isinstance(offset, Record) else offset
         if not isinstance(target, Offset):

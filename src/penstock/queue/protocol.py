@@ -362,7 +362,7 @@ class EndedCount(msgspec.Struct, frozen=True):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One line of ``doctor``: good, warning or bad, what was looked at, what it means."""
+    """One line of ``doctor``: how good it is, what was looked at, what it means."""
 
     level: Literal["good", "unknown", "warning", "bad"]
     what: str

@@ -193,7 +193,7 @@ class Queue(Generic[T]):
             due: when it may be claimed; now by default
             delay: how long from now; not together with ``due``
             priority: -100 to 100, higher first; not on FIFO queues
-            unique: text, or ``Unique(key, until, period, on_conflict)``: it is stored once
+            unique: text, or ``Unique(key, until, period, on_conflict)``: while one entry holds it there is no second
             labels: text by name, to find it
             headers: text by name, for the handler
             expires: when it ends as ``expired`` instead of running
@@ -211,8 +211,9 @@ class Queue(Generic[T]):
             PayloadTooLarge: it is larger than the store takes
             BadInput: an option that cannot work
             UniqueHeld: with ``on_conflict="raise"``, or if ``"replace"`` meets a running entry
-            Conflict: the id exists with another payload
+            Conflict: the id exists with another payload, or an entry in ``after`` has ended and will never be done
             EntryNotFound: an id in ``after`` is not known
+            NotHeld: the batch is over, or there is none of this id
             StoreFull: the store has no room
             Unsupported: the store has no transaction to be part of
         """
@@ -357,7 +358,14 @@ class Queue(Generic[T]):
         return results.wait_for(self.store, id, where, seconds)
 
     def progress(self, id: str) -> Progress | None:
-        """How far the handler of an entry has come, by what it said last with ``ctx.progress``."""
+        """How far the handler of an entry has come, by what it said last with ``ctx.progress``.
+
+        Returns:
+            None if it has said nothing
+
+        Raises:
+            EntryNotFound: it is not live
+        """
         return results.progress_of(self.store, self.get(id))
 
     # --- looking -----------------------------------------------------------------------------------
@@ -471,6 +479,7 @@ class Queue(Generic[T]):
             priority: -100 to 100
 
         Raises:
+            WrongType: the value is not of the queue's type
             EntryNotFound: it is not live
             EntryLeased: it is running; ``force`` changes it all the same, and its worker loses it
         """
@@ -534,6 +543,8 @@ class Queue(Generic[T]):
 
     def cancel_where(self, *, labels: dict[str, str], connection: Any = None) -> int:
         """Cancel every waiting entry with these labels. Entries that a worker takes meanwhile are left to it.
+
+        Without a label in ``labels`` these are all that wait.
 
         Returns:
             how many were cancelled

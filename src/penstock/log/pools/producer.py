@@ -54,7 +54,8 @@ class ProducerStatus(msgspec.Struct):
 class ProducerPool(ThreadedPool[ProducerStatus], Generic[T]):
     """Runs ``make(0)``, ``make(1)``, … in threads: each returns an iterable of values or :class:`Message`.
 
-    The order of one producer is kept within a partition, and a rerun gives the same result.
+    The order of one producer is kept within a partition. A second pool with the same ``make`` appends it all
+    again. An error ends its producer and is kept in its status; ``run`` and ``wait`` do not raise it.
 
     Args:
         log: where they append
