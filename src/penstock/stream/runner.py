@@ -105,7 +105,7 @@ class Runner(ABC):
             final: the inputs have ended: event time goes to its end, and all event-time timers fire
 
         Returns:
-            False if that took too long
+            False if that took too long, or at once if a computation fails: ``status`` has its error
         """
 
     @abstractmethod
