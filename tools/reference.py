@@ -127,7 +127,8 @@ def fields(thing: type) -> list[str]:
         first = node.lineno - 1
         while source[first - 1].strip().startswith("#"):
             first -= 1
-        lines += [line.removeprefix("    ").split("  # type:")[0] for line in source[first : node.end_lineno]]
+        shown = [line.removeprefix("    ") for line in source[first : node.end_lineno]]
+        lines += [re.split(r"  # (?:type:|noqa)", line)[0] for line in shown]
     return lines
 
 

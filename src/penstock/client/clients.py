@@ -136,6 +136,8 @@ UNSENDABLE = (httpx2.InvalidURL, httpx2.LocalProtocolError, UnicodeError)
 class Client:
     """Penstock over HTTP. Problems come as the errors of ``penstock.errors`` that they were in the service.
 
+    All of ``penstock.client.calls`` and ``penstock.client.admin_calls`` are methods: ``client.put("mails", "to ann")``.
+
     A call that got no answer, or the answer that the store is unavailable, is tried up to ``tries`` times in all, if
     repeating it is safe: reading, putting (each put has an idempotency key), extending. Other calls raise
     ``OutcomeUnknown``. Threads may share a client.

@@ -41,8 +41,7 @@ class SparkRunner(Runner):
         spark: the session; by default that of :func:`penstock.spark.session`
         state_in_memory: how many entries of state a worker process holds between batches; by default 2,000,000, about 1
             GB. Tasks beyond that read their state again for each batch.
-        **options: the fields of :class:`penstock.stream.runner.Settings`; ``checkpoint_records`` is the most that one
-            batch reads
+        **options: those of ``LocalRunner``; ``checkpoint_records`` is the most that one batch reads
     """
 
     def __init__(

@@ -45,7 +45,7 @@ LOOK = 0.02
 
 
 class ProcessRunner(Runner):
-    """Runs a topology in several processes over the same logs.
+    """A ``Runner`` in several processes over the same logs.
 
     Args:
         topology: ``MODULE:TOPOLOGY``, which the processes import
@@ -53,7 +53,7 @@ class ProcessRunner(Runner):
         url: the same logs, for the other processes
         processes: how many
         prepare: ``MODULE:FUNCTION`` that each process calls first, for instance to set up its logging
-        **options: the fields of :class:`penstock.stream.runner.Settings`
+        **options: those of ``LocalRunner``
     """
 
     def __init__(

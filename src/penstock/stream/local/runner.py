@@ -27,12 +27,13 @@ TICK = 0.05
 
 
 class LocalRunner(Runner):
-    """Runs a topology in threads: ``concurrency`` of them per computation.
+    """A ``Runner`` in threads: ``concurrency`` of them per computation.
 
     Args:
         topology: what to run
         store: that has the logs
-        **options: the fields of :class:`penstock.stream.runner.Settings`, such as ``checkpoint_every``
+        **options: ``checkpoint_records``, ``checkpoint_every``, ``read``, ``max_poll``, ``restart_backoff``,
+            ``restart_backoff_max``; ``leave_out`` names computations that it does not run
     """
 
     def __init__(self, topology: Topology, store: LogStore, **options: Any) -> None:
