@@ -55,7 +55,12 @@ class Bridge:
         return total
 
     def run(self, stop: threading.Event, *, poll: Duration = "200ms") -> int:
-        """Move until ``stop`` is set. Returns how many were moved."""
+        """Move until ``stop`` is set. Returns how many were moved.
+
+        Args:
+            stop: set it from another thread or a signal handler
+            poll: how long it waits when nothing is there
+        """
         pause = duration(poll, name="poll").total_seconds()
         total = 0
         while not stop.is_set():
@@ -69,7 +74,15 @@ class Bridge:
 class QueueToLog(Bridge, Generic[T]):
     """Appends the due entries of a queue to a log and finishes them.
 
-    ``key`` makes a record's key of an entry (default: none). The entry's headers go along, with its id and labels.
+    The entry's headers go along, with its id and labels.
+
+    Args:
+        name: of the bridge, the same in every process that runs it
+        queue: where from
+        log: where to
+        key: makes a record's key of an entry; without it records have none
+        batch: how many entries at once
+        lease: how long the entries are held meanwhile
     """
 
     def __init__(
@@ -144,7 +157,12 @@ class QueueToLog(Bridge, Generic[T]):
 class LogToQueue(Bridge, Generic[T]):
     """Puts every record of a log into a queue, for a group of its own.
 
-    ``options`` makes the options of ``put`` from a record (due, priority, labels, unique …).
+    Args:
+        name: of the group; several processes share the partitions
+        log: where from
+        queue: where to
+        options: makes the options of ``put`` from a record: due, priority, labels, unique …
+        batch: how many records at once
     """
 
     def __init__(
