@@ -15,7 +15,7 @@ from penstock.errors import EntryNotFound, PayloadTooLarge, Undecodable
 from penstock.ids import derived_id
 from penstock.queue.batch import LABEL
 from penstock.queue.entry import FINAL, Entry, HistoryRow, Lease, error_alone
-from penstock.queue.protocol import DocumentWrite, Find, KeptResult, NewResult
+from penstock.queue.protocol import DocumentWrite, Find, NewResult
 
 if TYPE_CHECKING:
     from penstock.queue.queues import QueueStore
@@ -109,18 +109,8 @@ def values_of_batch(store: QueueStore, batch: str) -> dict[str, Any]:
     while more:
         page = store.driver.results(batch=batch, after=after, limit=PAGE)
         after, more = page[-1][0] if page else "", len(page) == PAGE
-        results = {id_: result for id_, result in page if result.until_us > now}
-        overtaken = _overtaken(store, results) if results else set()
-        values |= {id_: msgspec.json.decode(results[id_].value) for id_ in results if id_ not in overtaken}
+        values |= {id_: msgspec.json.decode(result.value) for id_, result in page if result.until_us > now}
     return values
-
-
-def _overtaken(store: QueueStore, results: dict[str, KeptResult]) -> set[str]:
-    """Those that were replayed since: they live, or ended otherwise."""
-    driver, which = store.driver, Find(ids=tuple(results), limit=100 * PAGE)
-    live = {entry.id for entry in (*driver.find(which), *driver.dead(which))}
-    ends = driver.history(msgspec.structs.replace(which, states=("dead", "cancelled", "expired")))
-    return live | {row.id for row in ends if row.generation > results[row.id].generation}
 
 
 def wait_for(store: QueueStore, id_: str, queue: str | None, seconds: float) -> Result:

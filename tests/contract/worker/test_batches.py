@@ -673,6 +673,26 @@ class TestResults(Contract):
         drain(store)
         assert values_of_batch(store, batch) == {ids[1]: 1, ids[2]: 2}
 
+    @pytest.mark.parametrize("ends", ["cancelled", "done without a result"])
+    def test_a_result_of_an_earlier_generation_is_never_shown(
+        self, store: QueueStore, clock: FakeClock, ends: str
+    ) -> None:
+        """Also when the history that tells how the later one ended is gone, while results are kept for longer."""
+        _, batch, ids = self.summed(store, 2)
+        work = store.queue("work")
+        work.replay(ids[0])
+        if ends == "cancelled":
+            work.cancel(ids[0])
+        else:
+            end_entry(store, take_one(store, "work"))
+        clock.advance("1h")
+        store.driver.prune(older_than_us=60_000_000)
+        assert store.driver.history(Find(queue="work")) == []
+        with pytest.raises(EntryNotFound):
+            work.result(ids[0])
+        assert values_of_batch(store, batch) == {ids[1]: 1}
+        assert [id_ for id_, _ in store.driver.results()] == ids[1:]
+
     def summed(self, store: QueueStore, size: int) -> tuple[list[dict[str, Any]], str, list[str]]:
         """A batch that is over: what the entry after it got, its id, and those of its members."""
         work, then = store.queue("work", int), store.queue("then", str)

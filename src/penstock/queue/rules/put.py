@@ -151,6 +151,7 @@ def _replay_one(state: State, id_: str, now: Micros, scope: Scope | None) -> str
         state.hold_unique(body, now)
     if letter is not None:
         del state.dead[id_]
+    state.results.set(id_, None)  # what its generation before returned is not the result of the one to come
     wait = state.waits.get(id_)
     due = HELD if wait is not None and wait.needs else now
     if due == HELD and state.ready_queues.queue(live.queue).fifo:

@@ -288,6 +288,7 @@ def _replay_one(session: Session, id_: str, scope: Scope | None) -> str:
     )
     if not replayed:  # pruned meanwhile
         raise refusals.not_ended(id_)
+    session.change("forget_result", id=id_)  # the generation before returned it, not the one to come
     links = endings.Links(session)
     if links.count_one(Wait(id_)).needs:  # those it waited for have not all ended
         if row.fifo:

@@ -332,6 +332,7 @@ end
 function put.write_revived()
   for _, revived in ipairs(work.revived) do
     local key = sub(revived.state, 2)
+    outcome.forget({ revived.id }) -- what it returned is not the result of the generation to come
     local recorded = call('HEXISTS', K.history, key) == 1
     if sub(revived.state, 1, 1) == 'D' then history.exhume(revived.e) end
     if recorded then

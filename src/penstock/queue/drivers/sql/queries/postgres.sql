@@ -946,5 +946,8 @@ ORDER BY id LIMIT %(limit)s
 SELECT id, generation, codec, until, value, queue, batch FROM {space}_results WHERE batch = %(batch)s AND id > %(after)s
 ORDER BY id LIMIT %(limit)s
 
+-- name: forget_result
+DELETE FROM {space}_results WHERE id = %(id)s
+
 -- name: sweep_results
 DELETE FROM {space}_results WHERE until <= %(moment)s

@@ -273,11 +273,13 @@ function outcome.leave_batches(ids)
   end
 end
 
+function outcome.forget(ids)
+  outcome.leave_batches(ids)
+  batch.run('HDEL', K.results, ids)
+  batch.run('ZREM', K.result_ends, ids)
+end
+
 function outcome.sweep(most)
   local old = call('ZRANGEBYSCORE', K.result_ends, '-inf', now, 'LIMIT', 0, most)
-  if #old > 0 then
-    outcome.leave_batches(old)
-    batch.run('HDEL', K.results, old)
-    batch.run('ZREM', K.result_ends, old)
-  end
+  if #old > 0 then outcome.forget(old) end
 end
