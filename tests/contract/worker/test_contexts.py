@@ -289,6 +289,31 @@ class TestAfterFinish(Contract):
         assert "after ctx.finish() had ended entry" in told
         assert "too late" not in told
 
+    def test_the_result_is_the_one_that_finish_was_given(
+        self, store: QueueStore, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        queue, given = store.queue("q"), [{"result": 5}, {"result": None}, {}]
+
+        def handle(value: int, ctx: Context) -> str:
+            ctx.finish(**given[value])
+            return "too late"
+
+        queue.add_handler(handle, keep_result="1d")
+        ids = [queue.put(number).id for number in range(3)]
+        drain(store)
+        assert [queue.result(id_).state for id_ in ids] == ["done"] * 3
+        assert [queue.result(id_).payload for id_ in ids] == [b"5", b"null", None]
+        [told] = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+        assert ids[2] in told
+        assert "ctx.finish(result=...)" in told
+
+    def test_a_result_that_nobody_keeps_is_refused(self, store: QueueStore) -> None:
+        queue = store.queue("q")
+        queue.add_handler(lambda value, ctx: ctx.finish(result=5), retry=Retry(attempts=1))
+        id_ = queue.put("x").id
+        drain(store)
+        assert "keeps no results" in (queue.result(id_).error or "")
+
     def test_the_end_is_told_once(self, store: QueueStore) -> None:
         told: list[str] = []
         store.signals.subscribe(lambda one: told.append(one.data["outcome"]), "settled")
@@ -404,6 +429,19 @@ class TestFinishInATransaction(Contract):
             assert (living(store, id_).attempt, trail(store, id_)) == (0, [])
         else:
             assert trail(store, id_) == [(1, 1, "dead")]
+
+    def test_the_result_is_committed_with_it(self, store: QueueStore, connect: Callable[[], Any]) -> None:
+        queue = store.queue("q")
+
+        @queue.handler(keep_result="1d")
+        def handle(value: str, ctx: Context) -> None:
+            connection = connect()
+            ctx.finish(connection=connection, result=5)
+            connection.commit()
+
+        id_ = queue.put("x").id
+        drain(store)
+        assert queue.result(id_).value == 5
 
     def test_finish_may_be_tried_again_after_a_rollback(self, store: QueueStore, connect: Callable[[], Any]) -> None:
         queue, children = store.queue("q"), store.queue("children")

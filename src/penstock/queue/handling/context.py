@@ -42,6 +42,7 @@ class _Finish(enum.Enum):
 
 
 NOT_ASKED = _Finish.NOT_ASKED  # read for every entry
+NO_RESULT: Any = object()  # where nothing is to be kept; None is a result like any other
 
 
 class Context(Generic[T]):
@@ -51,7 +52,7 @@ class Context(Generic[T]):
     """
 
     __slots__ = (
-        "_events", "_finish", "_links", "_puts", "answered", "entry", "handler", "is_cut_short", "lease",
+        "_events", "_finish", "_links", "_puts", "_result", "answered", "entry", "handler", "is_cut_short", "lease",
         "on_cut_short", "seconds", "started_us", "trace", "value", "verdicts",
     )  # fmt: skip
 
@@ -71,6 +72,7 @@ class Context(Generic[T]):
         self.seconds: float | None = None  # how long the handler took, once it has ended
         self.trace: Callable[[], SpanName] | None = None  # names the span of this attempt, if somebody traces
         self._finish = NOT_ASKED
+        self._result = NO_RESULT  # of finish()
         self._puts: list[NewEntry] | None = None
         self._events: list[NewEvent] | None = None
         self._links: tuple[Link, ...] = ()
@@ -174,8 +176,10 @@ class Context(Generic[T]):
         """Tell the handler's breaker whether the far side is well, whatever becomes of the entry."""
         self.answered = ok
 
-    def finish(self, *, connection: Any = None) -> None:
+    def finish(self, *, connection: Any = None, result: Any = NO_RESULT) -> None:
         """End this attempt as done now, in the caller's own transaction if a connection is given.
+
+        What the handler returns afterwards is not kept: with ``keep_result`` give the ``result`` here, or none is.
 
         With the connection of the database that holds the queue, the handler's own writes and the end of the entry
         are one commit: both happen, or neither. Commit it before the handler returns: an attempt whose transaction
@@ -186,8 +190,14 @@ class Context(Generic[T]):
         """
         if self._finish is _Finish.SETTLED:
             raise self._has_ended("finish")
+        if result is not NO_RESULT and self.handler.keep_result_us is None:
+            raise BadInput(
+                f"ctx.finish(result=...) in handler {self.handler.title}, which keeps no results.",
+                hint='Register it with keep_result="1d", say.',
+            )
+        self._result = result
         store = self.handler.queue.store
-        store.driver.commit(self.success(), connection=connection)
+        store.driver.commit(self.success(result), connection=connection)
         if connection is None:
             self._finish = _Finish.SETTLED
             store.driver.heartbeat.drop((self.lease,))
@@ -225,12 +235,17 @@ class Context(Generic[T]):
 
     def confirmation(self) -> Step | None:
         """A repeat of what the caller's transaction did: it changes nothing, and tells the signals that it happened."""
-        return None if self._finish is _Finish.SETTLED else self.success()
+        return None if self._finish is _Finish.SETTLED else self.success(self._result)
 
-    def success(self, result: Any = None) -> Step:
+    @property
+    def has_result(self) -> bool:
+        """Whether ``finish()`` was given a result."""
+        return self._result is not NO_RESULT
+
+    def success(self, result: Any = NO_RESULT) -> Step:
         """The step that ends the attempt as done, with what the handler put and published, and what it returned."""
         kept_us = self.handler.keep_result_us
-        if kept_us is None:
+        if kept_us is None or result is NO_RESULT:
             ending = Ending(self.lease, "done", started_us=self.started_us)
         else:
             ending = Ending(

@@ -59,6 +59,11 @@ def step_of_result(context: Context[Any], result: Any, rng: random.Random | None
                 "handler %s returned %r after ctx.finish() had ended entry %s of queue %r as done; it is ignored",
                 context.handler.title, result, context.entry.id, context.entry.queue,
             )  # fmt: skip
+        elif result is not None and context.handler.keep_result_us is not None and not context.has_result:
+            logger.warning(
+                "handler %s returned a result after ctx.finish() had ended entry %s of queue %r; it is not kept, use "
+                "ctx.finish(result=...)", context.handler.title, context.entry.id, context.entry.queue,
+            )  # fmt: skip
         return context.confirmation()
     if not _asks_for_more(result):
         context.forget_finish()
