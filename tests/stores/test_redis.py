@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import invariant, run_state_machine_as_test
@@ -50,6 +51,7 @@ from penstock.queue.protocol import (
     Subscription,
     Wait,
 )
+from penstock.queue.transfer import Copy
 from penstock.testing import FakeClock
 
 PATIENCE = 20.0
@@ -1189,3 +1191,70 @@ class TestTogether:
         calls = client.info("commandstats")["cmdstat_fcall"]["calls"]
         worker.stop()
         assert calls <= 60
+
+
+class TestEarlierForms:
+    """What workers of an earlier release still write while ours run, and what builds before a release wrote."""
+
+    @pytest.fixture
+    def url(self, start: Callable[..., Redis]) -> str:
+        return start().url
+
+    @pytest.fixture
+    def store(self, url: str) -> Iterator[QueueStore]:
+        with open_queues(url) as store:
+            yield store
+
+    @pytest.fixture
+    def connection(self, url: str, store: QueueStore) -> Iterator[Any]:
+        with contextlib.closing(Client.from_url(url.partition("?")[0])) as connection:
+            yield connection
+
+    @pytest.fixture
+    def unnumbered(self, store: QueueStore, connection: Any) -> list[str]:
+        """Five letters, three of them without a number."""
+        work = store.queue("work", int)
+        ids = [work.put(number, labels={"kind": "a"}).id for number in range(5)]
+        request = ClaimRequest(new_id(), (Source("work", 100, 5),), 100, "me", "one", 60_000_000)
+        entries = store.driver.claim(request).entries
+        store.driver.settle([Step((Ending(entry.lease, "dead"),)) for entry in entries if entry.lease is not None])
+        for key in connection.keys("{penstock}:dead*"):
+            if connection.type(key) == b"zset":
+                connection.zadd(key, dict.fromkeys(connection.zrange(key, 0, 2), 0))
+        return ids
+
+    def paged(self, store: QueueStore, **conditions: Any) -> list[str]:
+        ids, after = [], 0
+        for _ in range(20):
+            page = store.driver.dead(Find(queue="work", after=after, limit=2, **conditions))
+            if not page:
+                return ids
+            ids += [letter.id for letter in page]
+            after = page[-1].seq
+        raise AssertionError(f"it goes round: {ids}")
+
+    def test_letters_without_a_number_are_paged_over(self, store: QueueStore, unnumbered: list[str]) -> None:
+        assert self.paged(store) == [*unnumbered[3:], *unnumbered[:3]]
+        assert self.paged(store, labels={"kind": "a"}) == [*unnumbered[3:], *unnumbered[:3]]
+
+    def test_they_are_copied(self, url: str, store: QueueStore, unnumbered: list[str]) -> None:
+        with open_queues(f"{url}{'&' if '?' in url else '?'}space=other") as other:
+            assert Copy(store, other).run().carried["dead"] == 5
+            assert {letter.id for letter in other.driver.dead(Find())} == set(unnumbered)
+
+    def test_they_are_purged(self, store: QueueStore, unnumbered: list[str]) -> None:
+        assert store.queue("work").purge_dead() == 5
+        assert store.driver.dead(Find()) == []
+
+    def test_a_letter_whose_body_was_deleted_by_hand_stops_nobody(
+        self, store: QueueStore, connection: Any, unnumbered: list[str]
+    ) -> None:
+        connection.zadd("{penstock}:dead_all", {b"\0\0\0\0\0\x99": 0})
+        assert set(self.paged(store)) == set(unnumbered)
+
+    def test_a_result_in_an_earlier_form_is_refused_by_name(self, store: QueueStore, connection: Any) -> None:
+        head = msgspec.msgpack.encode((1, "json", 2**60))
+        connection.hset("{penstock}:results", "job", len(head).to_bytes(4, "big") + head + b"5")
+        for ask in (lambda: store.driver.result("job"), store.driver.results):
+            with pytest.raises(SchemaMismatch, match="never released"):
+                ask()

@@ -61,6 +61,7 @@ from penstock.queue.protocol import (
 )
 
 IDS_AT_ONCE = 5000  # that are looked through in one call
+UNNUMBERED = -2  # what a page of dead letters ends with where some have no number yet
 _GLOB = re.compile(r"[*?\[\]\\^]")  # what means something in a pattern
 _OPTIONS = frozenset({"payload_limit", "timeout", "connect_timeout", "tls_ca", "tls_cert", "tls_key"})
 
@@ -287,6 +288,9 @@ class RedisDriver(Driver):
         while True:
             page = {"kind": kind, "where": {**conditions, "cursor": cursor}, "limit": where.limit - len(hits)}
             _, more, cursor = self._run("purge" if purge else "find", page, once=purge, changes=purge)
+            if cursor == UNNUMBERED:
+                self._manage("number_letters")
+                return self._search(kind, where, purge=purge)
             hits += more
             if cursor < 0 or len(hits) >= where.limit:
                 return hits

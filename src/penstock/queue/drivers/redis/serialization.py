@@ -12,6 +12,7 @@ from penstock.clock import duration_micros
 from penstock.errors import (
     BadInput,
     PenstockError,
+    SchemaMismatch,
     StoreFull,
 )
 from penstock.queue import refusals
@@ -242,7 +243,14 @@ def read_links(flat: list[bytes]) -> list[Link]:
 def read_result(text: bytes) -> KeptResult:
     """A result: the length of a packed list, the list, the value."""
     size = int.from_bytes(text[:4], "big")
-    generation, codec, until, queue, batch = msgspec.msgpack.decode(text[4 : 4 + size])
+    head = msgspec.msgpack.decode(text[4 : 4 + size])
+    if len(head) != 5:  # without queue and batch
+        raise SchemaMismatch(
+            "a result in this space was kept by a Penstock that was never released, in a form that is no longer read.",
+            hint="Wait until the time is over for which it is kept, or delete the keys {space}:results and "
+            "{space}:result_ends.",
+        )
+    generation, codec, until, queue, batch = head
     return KeptResult(generation, codec, int(until), text[4 + size :], queue, batch or None)
 
 

@@ -138,12 +138,16 @@ function manage.unsubscribe()
   return { call('HDEL', K.subscriptions, request.name) }
 end
 
--- Letters of a space that numbered them in the order of the puts: they keep it, before all that die from now on.
+-- Letters that an earlier release numbered in the order of the puts: they keep it, before all that die from now on.
 function manage.number_letters()
-  local fields = call('ZRANGEBYSCORE', K.dead_all, 0, 0)
+  local fields = call('ZRANGEBYSCORE', K.dead_all, '-inf', 0)
   for _, field in ipairs(fields) do
-    local _, text, node = history.read_letter(call('HGET', K.dead, field))
-    history.number(field, entry.build(text, node), next_number('dead'))
+    local number, letter, e = next_number('dead'), call('HGET', K.dead, field), nil
+    if letter then
+      local _, text, node = history.read_letter(letter)
+      e = entry.build(text, node)
+    end
+    if e then history.number(field, e, number) else later('ZADD', K.dead_all, number, field) end
   end
   flush()
   return { #fields }

@@ -1,6 +1,7 @@
 -- Read: searches over live entries, dead letters and rows, in pages: at most so many are looked at in one call; counts.
 
-local search = { page = 2000, chunk = 100 } -- so many are looked at in a call, and read at a time
+-- So many are looked at in a call, and read at a time; what a page of letters ends with where some have no number yet.
+local search = { page = 2000, chunk = 100, unnumbered = -2 }
 local where
 
 -- --- where candidates come from: sorted sets of packed numbers --------------------------------------------
@@ -223,6 +224,8 @@ end
 
 function kinds.dead.page(cursor, most)
   local fields, more
+  -- A worker of an earlier release that still runs buries without numbers: there is no order to page in.
+  if call('ZCOUNT', K.dead_all, '-inf', 0) > 0 then return {}, search.unnumbered end
   if where.ids then
     fields, more = search.letters_of_ids()
   else
@@ -343,7 +346,7 @@ end
 
 -- --- the search ---------------------------------------------------------------------------------------------
 
--- One page: the hits, and the number from which to continue, or -1.
+-- One page: the hits, and the number from which to continue, -1 at the end, or -2 where letters have to be numbered.
 function search.run()
   where = request.where
   local hits, on = kinds[request.kind].page(where.cursor or where.after or nil, request.limit)
