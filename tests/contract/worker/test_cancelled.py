@@ -89,6 +89,37 @@ class TestCancelled(Contract):
         assert states(store) == [("cancelled", 1), ("done", 1)]
         assert store.driver.dead(Find()) == []
 
+    def test_a_cancel_is_no_reason_to_warn(
+        self, store: QueueStore, kind: type[Handler], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level("INFO", "penstock")
+        handler = kind(store)
+        with running(store):
+            id_ = handler.queue.put(1).id
+            assert handler.started.wait(PATIENCE)
+            store.driver.cancel([id_], force=True)
+            wait_for(handler.seen, 1)
+        assert [one.getMessage() for one in caplog.records if one.levelname == "WARNING"] == []
+        assert f"entry {id_} of queue 'work' was cancelled while this worker had it" in caplog.messages
+
+    def test_a_lease_that_was_lost_otherwise_is(
+        self, store: QueueStore, clock: FakeClock, kind: type[Handler], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Also of an entry that was cancelled in an earlier life."""
+        handler = kind(store)
+        id_ = handler.queue.put(1).id
+        take_one(store, "work", owner="another")
+        store.driver.cancel([id_], force=True)
+        store.driver.replay([id_])
+        with running(store):
+            assert handler.started.wait(PATIENCE)
+            while not store.driver.reap(node="other").reaped and not handler.seen:
+                clock.advance("1h")
+            wait_for(handler.seen, 1)
+            handler.go_on.set()
+            wait_for(handler.seen, 2)
+        assert any("came too late" in message for message in caplog.messages)
+
     def test_a_member_learns_that_its_batch_was_cancelled(self, store: QueueStore, kind: type[Handler]) -> None:
         handler = kind(store, concurrency=2)
         then = store.queue("then", str)

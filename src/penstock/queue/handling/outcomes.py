@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.clock import SECOND, Micros, duration_micros, from_micros
-from penstock.errors import BadInput, Conflict, NotHeld, PayloadTooLarge, PenstockError, Undecodable
+from penstock.errors import BadInput, Conflict, LeaseLost, NotHeld, PayloadTooLarge, PenstockError, Undecodable
 from penstock.policy import Outcome, Reject, Snooze, TryAgain
-from penstock.queue.entry import TRACEBACK, error_alone
+from penstock.queue.entry import TRACEBACK, Entry, error_alone
 from penstock.queue.protocol import Ending, Step
 from penstock.tracing import TRACEPARENT
 
@@ -145,6 +145,13 @@ def failure(context: Context[Any], error: BaseException, rng: random.Random | No
 def dead(context: Context[Any], error: str) -> Step:
     """To the dead letters."""
     return Step((Ending(context.lease, "dead", error=storable(error), started_us=context.started_us),))
+
+
+def release(entry: Entry[Any]) -> Step:
+    """Back to the queue, as if never claimed."""
+    if entry.lease is None:
+        raise LeaseLost(f"entry {entry.id} is not leased.")
+    return Step((Ending(entry.lease, "release"),))
 
 
 def call_on_dead(context: Context[Any], error: str) -> None:

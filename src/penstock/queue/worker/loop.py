@@ -34,7 +34,7 @@ from penstock.ids import new_nonce
 from penstock.queue.entry import Entry, Lease
 from penstock.queue.handling.attempt import Attempt
 from penstock.queue.handling.middleware import Middleware
-from penstock.queue.handling.outcomes import Ended, call_on_dead, step_of_refusal
+from penstock.queue.handling.outcomes import Ended, call_on_dead, release, step_of_refusal
 from penstock.queue.protocol import Claimed, ClaimRequest, Ending, Settled, Source, Step, StepDone
 from penstock.queue.queues import QueueStore
 from penstock.queue.worker.counting import AttemptCounter, EndedAttempt, count_ended
@@ -42,6 +42,7 @@ from penstock.queue.worker.deadlines import Deadline, Deadlines
 from penstock.queue.worker.event_loop import HandlerLoop
 from penstock.queue.worker.figures import Figures
 from penstock.queue.worker.free_core import FreeCore
+from penstock.queue.worker.late import log_late
 from penstock.queue.worker.outage import Outage
 from penstock.queue.worker.pool import HandlerPool, Shared
 from penstock.queue.worker.pools.threads import BRIEF, ThreadPool
@@ -231,6 +232,7 @@ class Loop:
             return
         ended: list[Lease] = []
         counted: list[EndedAttempt] = []
+        late: list[tuple[Lease, LeaseLost]] = []
         for (step, context), result in zip(outcomes, results, strict=True):
             ending = step.endings[0]
             if isinstance(result, PenstockError) and not isinstance(result, LeaseLost) and context is not None:
@@ -239,13 +241,15 @@ class Loop:
                 continue
             ended.append(ending.lease)
             if isinstance(result, LeaseLost):
-                logger.warning("an outcome came too late: %s", result)
+                late.append((ending.lease, result))
             elif context is not None:
                 counted.append((ending, context))
                 if ending.outcome == "dead":
                     call_on_dead(context, ending.error or "")
         if counted:
             count_ended(self.counters, counted, self._store_time[0])
+        if late:
+            log_late(self.store, late)
         self._let_go(ended)
 
     def _hand_out(self, claimed: Claimed) -> None:
@@ -300,7 +304,7 @@ class Loop:
 
     def give_back(self, entries: list[Entry[Any]]) -> None:
         """Release entries unspent with the next round trip."""
-        self._outcomes += [(_release(entry), None) for entry in entries]
+        self._outcomes += [(release(entry), None) for entry in entries]
 
     def settle_only(self) -> None:
         """Settle what has ended, in the calling thread; what the store refuses or does not answer raises."""
@@ -492,9 +496,3 @@ class Loop:
     def run_async(self, coroutine: Any) -> Any:
         """Run a coroutine in the event loop of the handlers, from a thread."""
         return self.handler_loop.run(coroutine)
-
-
-def _release(entry: Entry[Any]) -> Step:
-    if entry.lease is None:
-        raise LeaseLost(f"entry {entry.id} is not leased.")
-    return Step((Ending(entry.lease, "release"),))

@@ -97,7 +97,12 @@ class Reaper:
         return next_fire
 
     def _reap(self) -> list[tuple[str, str]]:
-        return self.store.driver.reap(node=self.store.node, sticky_after_us=self._sticky_us, limit=BATCH).reaped
+        reaped = self.store.driver.reap(node=self.store.node, sticky_after_us=self._sticky_us, limit=BATCH)
+        for id_, queue in reaped.dead:
+            logger.warning(
+                "entry %s of queue %r: its lease ran out in the last attempt that it had -> dead letter", id_, queue
+            )
+        return reaped.reaped
 
     def _tidy(self, now: Micros) -> None:
         """Remove what has been kept for long enough."""

@@ -25,6 +25,7 @@ from tests.contract.queue.shorthand import (
 from penstock.clock import FakeClock
 from penstock.queue.protocol import Find, Source
 from penstock.queue.queues import QueueStore
+from penstock.queue.worker.maintenance import Reaper
 
 
 def reaped(store: QueueStore, clock: FakeClock, queue: str = "q", **options: object) -> None:
@@ -70,6 +71,18 @@ class TestReaping(Contract):
         assert trail(store, id_) == [(1, 1, "dead")]
         letter = dead(store, id_)
         assert (letter.error, values([letter])) == ("lease ran out", ["poison"])
+
+    def test_a_dead_letter_that_a_reaper_makes_is_logged(
+        self, store: QueueStore, clock: FakeClock, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        id_ = put(store, "q", "poison")
+        take_one(store, "q", attempts=1)
+        clock.advance("2m")
+        Reaper(store).once()
+        [line] = [one for one in caplog.records if one.name.startswith("penstock")]
+        assert line.levelname == "WARNING"
+        assert f"entry {id_} of queue 'q'" in line.getMessage()
+        assert "dead letter" in line.getMessage()
 
     def test_without_a_bound_it_always_comes_back(self, store: QueueStore, clock: FakeClock) -> None:
         id_ = put(store, "q")
