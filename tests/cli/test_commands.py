@@ -155,6 +155,24 @@ def test_cancel_by_id_and_by_label(run: Run, store: QueueStore) -> None:
     assert "there is no entry 'nonsense' in queue 'mails'" in run("queue", "cancel", "mails", "nonsense", code=2).err
 
 
+def test_a_preview_of_cancel_refuses_what_the_action_refuses(run: Run, store: QueueStore) -> None:
+    mails = store.queue("mails", dict)
+    ids = [mails.put({"n": n}).id for n in range(2)]
+    [held] = store.unit().take(mails, limit=1)
+    [waiting] = set(ids) - {held.id}
+    for options, shown in (((), "cancel 1 entry of mails"), (("--yes",), "cancelled 1 entry of mails")):
+        done = run("queue", "cancel", "mails", *ids, *options, code=1)
+        assert shown in done.out
+        assert waiting in done.out
+        assert held.id not in done.out
+        assert f"not cancelled: {held.id}" in done.err
+        assert "is being worked on" in done.err
+    only = run("queue", "cancel", "mails", held.id, code=1)
+    assert "add --yes" not in only.out
+    assert f"not cancelled: {held.id}" in only.err
+    assert "cancel 1 entry of mails" in run("queue", "cancel", "mails", held.id, "--force", code=1).out
+
+
 @pytest.mark.parametrize("width", ["60", "80"])
 def test_ids_are_never_broken(run: Run, store: QueueStore, url: str, width: str) -> None:
     [dead] = some_dead(store, 1)
@@ -261,6 +279,9 @@ def test_replay_of_named_entries(run: Run, store: QueueStore) -> None:
     assert "has no ended entry" in run("queue", "replay", "orders", live, code=2).err
     run("queue", "replay", "mails", code=2)
     run("queue", "replay", "mails", second, "--all", code=2)
+    again = run("queue", "replay", "mails", second, first, code=2).err
+    assert f"has no ended entry '{first}': it is waiting" in again
+    assert [letter.id for letter in store.queue("mails").dead()] == [second], "all or nothing"
 
 
 def test_replay_of_all_dead_letters_needs_yes(run: Run, store: QueueStore) -> None:

@@ -21,6 +21,7 @@ from penstock.queue.forgetting import REMEMBERED
 from penstock.queue.protocol import Find
 from penstock.queue.queue import Queue
 from penstock.queue.queues import QueueStore
+from penstock.queue.refusals import entry_leased
 from penstock.queue.removal import check_deletable
 
 AT_ONCE = 500  # entries that one step changes
@@ -43,21 +44,26 @@ def cancel(  # noqa: PLR0917 - one parameter per option
     choice.check("cancel")
     with open_existing(url) as store:
         queue = open_queue(store, name)
-        chosen = Chosen([], [])
+        chosen, leased = Chosen([], []), []
         if choice.ids:
-            for id_ in choice.resolve(store, name):
-                chosen.take(queue.get(id_))
+            for entry in [queue.get(id_) for id_ in choice.resolve(store, name)]:
+                if entry.lease is not None and not force:
+                    leased.append((entry.id, str(entry_leased(entry.id, name, entry.lease.owner))))
+                else:
+                    chosen.take(entry)
         else:
             states = None if force else ("waiting",)
             chosen = chosen_from(store.driver.find, Find(queue=name, states=states), choice)
-        announce("cancel", chosen, ENTRIES, name, store.now())
+        if chosen.ids or not leased:
+            announce("cancel", chosen, ENTRIES, name, store.now())
         if chosen.ids and not yes:
+            _print_refused("cancelled", leased)
             needs_yes()
         done, refused = _in_steps(lambda *some: queue.cancel(*some, force=force), chosen.ids)
         if done:
             record(store, "cancelling", name, f"{count(done, *ENTRIES)} ({choice.in_words()})", "cancelled")
         typer.echo(f"cancelled {count(done, *ENTRIES)} of {name}")
-        _tell_refused("cancelled", refused)
+        _tell_refused("cancelled", leased + refused)
 
 
 def replay(  # noqa: PLR0917 - one parameter per option
@@ -207,16 +213,25 @@ def _in_steps(act: Callable[..., int], ids: list[str]) -> tuple[int, list[tuple[
     return done, refused
 
 
-def _tell_refused(done: str, refused: list[tuple[str, str]]) -> None:
+def _print_refused(done: str, refused: list[tuple[str, str]]) -> None:
     for id_, why in refused:
         typer.echo(f"not {done}: {id_}: {why}", err=True)
+
+
+def _tell_refused(done: str, refused: list[tuple[str, str]]) -> None:
+    _print_refused(done, refused)
     if refused:
         raise typer.Exit(1)
 
 
 def _check_ended(queue: Queue[Any], ids: list[str]) -> None:
-    """Refuse ids that have not ended in this queue: they are probably typos."""
+    """Refuse ids that have not ended in this queue: they are probably typos, or live again already."""
     where = Find(queue=queue.name, ids=tuple(ids), limit=100 * len(ids))
+    for entry in queue.store.driver.find(where):
+        raise EntryNotFound(
+            f"queue {queue.name!r} has no ended entry {entry.id!r}: it is {entry.state}.",
+            hint="Only what has ended can be replayed.",
+        )
     known = {entry.id for entry in queue.store.driver.dead(where)} | {
         row.id for row in queue.store.driver.history(where)
     }
