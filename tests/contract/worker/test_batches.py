@@ -641,6 +641,20 @@ class TestResults(Contract):
         monkeypatch.setattr(results, "PAGE", 40)
         assert values_of_batch(store, batch) == values[0]
 
+    def test_results_that_are_settled_together_are_kept_exactly(self, store: QueueStore) -> None:
+        """Whatever is in them, and whatever they have in common."""
+        work, then = store.queue("work", int), store.queue("then", str)
+        tricky = ['"', "\\", "'", "\0", "é\U0001f427", "\n", "{}", "%s :a", None, 1.5, [], {"": [True, "x" * 5000]}]
+        work.add_handler(lambda number: tricky[number], keep_result="1h", concurrency=1)
+        ids = [work.put(number).id for number in range(len(tricky))]
+        with store.batch(then=(then, "a")) as first, store.batch(then=(then, "b")) as second:
+            of_first = first.put_many(work, range(len(tricky)))
+            of_second = second.put_many(work, range(3))
+        drain(store)
+        assert [work.result(id_).value for id_ in ids] == tricky
+        assert values_of_batch(store, first.id) == dict(zip(of_first, tricky, strict=True))
+        assert values_of_batch(store, second.id) == dict(zip(of_second, tricky, strict=False))
+
     def test_results_are_read_with_a_few_calls(self, store: QueueStore) -> None:
         _, batch, _ = self.summed(store, 20)
         calls: Counter[str] = Counter()

@@ -30,6 +30,8 @@ TOO_NEW_PAUSE: Micros = 5 * SECOND  # that an entry of a newer version waits for
 # The outcome of an ending in the words of logs and metrics.
 OUTCOMES = {"done": "done", "retry": "retried", "dead": "dead", "snooze": "snoozed", "release": "released"}
 
+VALUES = frozenset({int, float, str, dict, list, tuple})  # that say nothing about the attempt; the rest is looked at
+
 OWN_FRAMES = str(Path(__file__).parent)
 
 # An outcome on its way to the store: the step, and the context of the attempt unless the entry was only given back.
@@ -86,7 +88,7 @@ def step_of_error(context: Context[Any], error: BaseException, rng: random.Rando
 
 
 def _step_of(context: Context[Any], result: Any, rng: random.Random | None) -> Step:
-    if result is None or result is True:
+    if result is None or result is True or result.__class__ in VALUES:
         return _success(context, result)
     if result is False:
         error = RuntimeError("the handler returned False, which is a failure; return None if it has succeeded")

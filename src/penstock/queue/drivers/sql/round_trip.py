@@ -114,18 +114,21 @@ def round_trip(
 
 
 def _results(endings: Sequence[Ending]) -> dict[str, Any]:
-    """What handlers returned, column by column; a codec is named once, and numbered from 1."""
-    rows = [(ending.lease.ref.body, ending.result) for ending in endings if ending.result is not None]
-    codecs = list(dict.fromkeys(result.codec for _, result in rows))
+    """What handlers returned, column by column; what many have in common is named once, and numbered from 1."""
+    places: dict[tuple[str, Micros, str, str | None], int] = {}
+    rows = []
+    for ending in endings:
+        result = ending.result
+        if result is not None:
+            place = (result.codec, result.kept_us, result.queue, result.batch)
+            rows.append((ending.lease.ref.body, places.setdefault(place, len(places) + 1), result.value))
+    codecs, lasting, queues, batches = map(list, zip(*places, strict=True)) if places else ([], [], [], [])
     return {
-        "codecs": codecs,
-        "result_bodies": numbers(body for body, _ in rows),
-        "result_codecs": numbers(codecs.index(result.codec) + 1 for _, result in rows),
-        "lasting": numbers(result.kept_us for _, result in rows),
-        "values": byte_strings(result.value for _, result in rows),
-        "result_queues": [result.queue for _, result in rows],
-        "batches": [result.batch for _, result in rows],
-    }
+        "result_bodies": numbers(body for body, _, _ in rows),
+        "result_places": numbers(place for _, place, _ in rows),
+        "values": byte_strings(value for _, _, value in rows),
+        "codecs": codecs, "lasting": lasting, "result_queues": queues, "batches": batches,
+    }  # fmt: skip
 
 
 def _hint_after(last: Entry[Any], hint: Hint | None, before: Hint | None, begun: float, rings: int) -> Hint:

@@ -179,9 +179,12 @@ class Ended(msgspec.Struct):
         )  # fmt: skip
 
 
+_decode_map = msgspec.json.Decoder(dict[str, str]).decode  # made once: members of batches have labels, by the thousand
+
+
 def read_map(text: str | None) -> dict[str, str]:
     """Labels or headers as stored; nothing is stored for none."""
-    return msgspec.json.decode(text, type=dict[str, str]) if text else {}
+    return _decode_map(text) if text else {}
 
 
 def write_map(values: dict[str, str]) -> str | None:

@@ -251,9 +251,9 @@ past AS (
     RETURNING body, generation),
 kept AS (
     INSERT INTO {space}_results AS r (id, generation, codec, until, value, queue, batch)
-    SELECT b.id, p.generation, (%(codecs)s::text[])[g.codec], moment.now + g.lasting, g.value, g.queue, g.batch
-    FROM unnest(%(result_bodies)s::bigint[], %(result_codecs)s::int[], %(lasting)s::bigint[], %(values)s::bytea[],
-                %(result_queues)s::text[], %(batches)s::text[]) g (body, codec, lasting, value, queue, batch)
+    SELECT b.id, p.generation, (%(codecs)s::text[])[g.place], moment.now + (%(lasting)s::bigint[])[g.place], g.value,
+           (%(result_queues)s::text[])[g.place], (%(batches)s::text[])[g.place]
+    FROM unnest(%(result_bodies)s::bigint[], %(result_places)s::int[], %(values)s::bytea[]) g (body, place, value)
     JOIN past p ON p.body = g.body JOIN {space} b ON b.body = g.body CROSS JOIN moment
     ON CONFLICT (id) DO UPDATE SET generation = excluded.generation, codec = excluded.codec, until = excluded.until,
         value = excluded.value, queue = excluded.queue, batch = excluded.batch),

@@ -770,6 +770,9 @@ SELECT value FROM {space}_meta WHERE name = 'schema'
 SELECT target, count(*), sum(kind <> 'open') FROM {space}_links
 WHERE source IN (SELECT value FROM json_each(%(sources)s)) GROUP BY +target ORDER BY +target
 
+-- name: drop_links_of_done
+DELETE FROM {space}_links WHERE source IN (SELECT value FROM json_each(%(sources)s))
+
 -- name: links_from
 SELECT source, target, kind FROM {space}_links WHERE source IN (SELECT value FROM json_each(%(sources)s))
 
@@ -857,6 +860,13 @@ DELETE FROM {space}_waits WHERE needs = 0 AND NOT EXISTS (SELECT 1 FROM {space} 
 -- each
 INSERT INTO {space}_results (id, generation, codec, until, value, queue, batch)
 VALUES (%(ids)s, %(generations)s, %(codecs)s, %(untils)s, %(values)s, %(queues)s, %(batches)s)
+ON CONFLICT (id) DO UPDATE SET generation = excluded.generation, codec = excluded.codec, until = excluded.until,
+    value = excluded.value, queue = excluded.queue, batch = excluded.batch
+
+-- name: keep_results_alike
+-- Those that differ in nothing but their values: an object of texts by id. One statement takes half the time of one for each.
+INSERT INTO {space}_results (id, generation, codec, until, value, queue, batch)
+SELECT key, %(generation)s, %(codec)s, %(until)s, CAST(value AS BLOB), %(queue)s, %(batch)s FROM json_each(%(values)s) WHERE true
 ON CONFLICT (id) DO UPDATE SET generation = excluded.generation, codec = excluded.codec, until = excluded.until,
     value = excluded.value, queue = excluded.queue, batch = excluded.batch
 
