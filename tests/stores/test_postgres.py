@@ -19,6 +19,7 @@ from penstock.ids import new_nonce
 from penstock.queue.drivers.sql.postgres_connection import Listener
 from penstock.queue.drivers.sql.round_trip import MOST_ATTEMPTS, WHOLE_LOOK_CLAIMS
 from penstock.queue.drivers.sql.session import Session
+from penstock.queue.entry import HELD
 from penstock.queue.protocol import Changes, ClaimRequest, Ending, Find, Source, Step
 from penstock.testing import FakeClock
 
@@ -272,13 +273,16 @@ def test_what_changes_all_the_time_is_vacuumed_early(store: Any, admin: Any, tab
     assert any("autovacuum_vacuum_scale_factor" in one for one in options)
 
 
+@pytest.mark.parametrize("name", ["round_trip", "round_trip_of_linked"])
 @pytest.mark.parametrize("analysed", ["empty", "full"])
-def test_no_round_trip_reads_all_that_wait(store: Any, admin: Any, analysed: str) -> None:
+def test_no_round_trip_reads_all_that_wait(store: Any, admin: Any, analysed: str, name: str) -> None:
     """A queue fills and drains in minutes: the plan must be right whatever it held when it was last analysed."""
     if analysed == "empty":
         admin.execute("VACUUM ANALYZE")
     store.queue("q", int).put_many(range(20_000), chunk=5000)
     store.queue("q", int).put(1, sticky="elsewhere")
+    with store.batch(then=(store.queue("then", int), 1)) as batch:
+        batch.put_many(store.queue("q", int), range(2_000))
     if analysed == "full":
         admin.execute("VACUUM ANALYZE")
     with store.driver.server.transactions.reading() as session:
@@ -287,15 +291,15 @@ def test_no_round_trip_reads_all_that_wait(store: Any, admin: Any, analysed: str
             "limit": 10,
             "attempts": MOST_ATTEMPTS, "max_attempts": None, "claim": "id", "owner": "owner", "lease": 60_000_000,
             "above": -(2**31), "from_due": None, "from_seq": None,
-            "codecs": [], "result_bodies": [], "result_codecs": [], "lasting": [], "values": [],
-            "result_queues": [], "batches": [],
+            "codecs": [], "result_bodies": [], "result_places": [], "lasting": [], "values": [],
+            "result_queues": [], "batches": [], "linked_bodies": [], "sources": [], "held": HELD, "channel": "c",
         }  # fmt: skip
-        statement = store.driver.server.transactions._catalogue.statements["round_trip"]
+        statement = store.driver.server.transactions._catalogue.statements[name]
         explain = statement._replace(text=f"EXPLAIN {statement.text}")
         explain.run(session._cursor, given)
         text = "\n".join(line for (line,) in session._cursor.fetchall())
     assert "penstock_ready_order" in text
-    assert not re.search(r"Seq Scan on penstock(_ready|_claims)?\b", text), text
+    assert not re.search(r"Seq Scan on penstock(_ready|_claims|_links)?\b", text), text
 
 
 # More claims of a hundred entries like one that is there, without their bodies: nobody asks for those.
@@ -477,6 +481,18 @@ class TestRoundTrips:
             queue.put("old", due=datetime(2020, 1, 1, tzinfo=UTC))
         expected = {"release": 0, "update": 19, "put": "old"}[how]
         assert values(self.trip(store, [], 1).claimed.entries) == [expected]
+
+    def test_one_that_ends_members_of_a_batch_is_one_statement(self, store: Any, sent: list[str]) -> None:
+        queue, then = store.queue("q"), store.queue("then")
+        with store.batch(then=(then, 1)) as batch:
+            batch.put_many(queue, range(3))
+        held = self.trip(store, [], 2).claimed.entries
+        sent.clear()
+        [last] = self.trip(store, held, 2).claimed.entries
+        assert sent == ["round_trip_of_linked"]
+        assert then.counts().held == 1
+        assert self.trip(store, [last], 2).claimed.entries == []
+        assert [entry.id for entry in claim(store, "then", limit=1).entries] == [batch.id]
 
     def test_one_whole_look_at_a_time_is_enough(self, store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         """While it lasts, another claim of this process goes on where the last one ended."""

@@ -155,11 +155,7 @@ class SqlDriver(Driver):
             trip = Trip(server.end_plain(session, steps), Claimed(), session.now)
         done = trip.settled
         is_open = [done is not None and step.endings[0].lease.ref.body not in done for step in steps]
-        settle.follow_successes(
-            session,
-            [step for step, left in zip(steps, is_open, strict=True) if not left],
-            results_kept=claim is not None and server.trips_keep_results,
-        )
+        settle.follow_successes(session, [step for step, left in zip(steps, is_open, strict=True) if not left])
         rest = iter(settle.settle(session, [step for step, left in zip(steps, is_open, strict=True) if left]))
         results = [next(rest) if left else StepDone() for left in is_open]
         claimed = trip.claimed or Claimed()
@@ -185,6 +181,8 @@ class SqlDriver(Driver):
         )
         if trip.rings:
             self._bell.ring()
+            if trip.claimed is not None and not trip.claimed.entries:
+                trip.claimed = None  # what these successes have released may be for this very claim
         if trip.settled is None and trip.claimed is not None:
             return Settled([StepDone()] * len(steps), trip.claimed, trip.now)
         return self._finish_trip(trip, steps, claim)

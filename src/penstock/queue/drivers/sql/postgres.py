@@ -54,7 +54,7 @@ from penstock.queue.drivers.sql.postgres_connection import (
     is_quiet,
 )
 from penstock.queue.drivers.sql.put import put_plain
-from penstock.queue.drivers.sql.round_trip import Hint, Trip, round_trip
+from penstock.queue.drivers.sql.round_trip import Hint, Trip, add_round_trips, round_trip
 from penstock.queue.drivers.sql.session import Session
 from penstock.queue.drivers.sql.statements import Catalogue, Statement, numbered
 from penstock.queue.drivers.sql.tables import Tables, are_there, open_on
@@ -109,9 +109,9 @@ class PostgresServer:
     """The server behind one store handle."""
 
     overlaps_round_trips = True  # one computes while the other waits for the disk
-    joins_trips = True
+    joins_trips = False  # nothing is left to follow a round trip
     trips_keep_results = True
-    trips_consume_links = False
+    trips_consume_links = True
 
     driver = "psycopg"
     joins_async = True
@@ -131,6 +131,7 @@ class PostgresServer:
         size = location.count("pool_size", 10)
         self.pool: Pool[Any] = Pool(self._connect, is_quiet, size=size, timeout=self.timeout, name=self.name)
         catalogue = Catalogue(PostgresDialect(), "postgres.sql", location.space)
+        add_round_trips(catalogue)
         self.transactions = Transactions(self, self.pool, catalogue, clock)
         self.tables = Tables(self)
         self.bell = Bell()

@@ -10,9 +10,10 @@ import msgspec
 
 from penstock import failpoints
 from penstock.clock import Micros
-from penstock.queue.drivers.sql.rows import Ref, byte_strings, is_linked, numbers, read_map
+from penstock.queue.drivers.sql.rows import Ref, byte_strings, is_linked, numbers, read_map, texts
 from penstock.queue.drivers.sql.session import Session
-from penstock.queue.entry import Entry, Lease
+from penstock.queue.drivers.sql.statements import Catalogue
+from penstock.queue.entry import HELD, Entry, Lease
 from penstock.queue.protocol import Claimed, ClaimRequest, Ending, Step
 
 MOST_ATTEMPTS = 2**31 - 1
@@ -74,6 +75,13 @@ def is_plain(claim: ClaimRequest) -> bool:
     )
 
 
+def add_round_trips(catalogue: Catalogue) -> None:
+    """The round trip that ends nothing others wait for, and the one that also consumes links."""
+    text = catalogue.text("round_trip")
+    for name, part in (("round_trip", "consume_no_links"), ("round_trip_of_linked", "consume_links")):
+        catalogue.add(name, catalogue.dialect.statement(text.replace("{links}", catalogue.text(part))))
+
+
 def round_trip(
     session: Session, steps: Sequence[Step], claim: ClaimRequest, hints: dict[str, Hint], rings: int
 ) -> Trip:
@@ -88,29 +96,33 @@ def round_trip(
     if last_hint is not None:
         # Until this claim is over, others of this process go on from there; one whole look at a time is enough.
         hints[source.name] = last_hint if hint else last_hint.renewed(rings, begun)
+    linked = [(ending.lease.ref.body, ending.lease.entry) for ending in endings if ending.lease.ref.linked]
     rows = session.rows(
-        "round_trip", now=session.fixed_now, claims=claims,
+        "round_trip_of_linked" if linked else "round_trip", now=session.fixed_now, claims=claims,
         claim_of=numbers(claims.index(ref.claim) + 1 for ref in refs), seqs=numbers(ref.seq for ref in refs),
         started=numbers(ending.started_us for ending in endings),
         queue=source.name, node=claim.node, limit=limit, max_attempts=source.attempts,
         attempts=MOST_ATTEMPTS if source.attempts is None else source.attempts,
         claim=claim.id, owner=claim.owner, lease=claim.lease_us, above=LOWEST if hint is None else hint.priority,
         from_due=None if hint is None else hint.due, from_seq=None if hint is None else hint.seq,
-        **_results(endings),
+        linked_bodies=numbers(body for body, _ in linked), sources=texts(source for _, source in linked), held=HELD,
+        channel=session.channel, **_results(endings),
     )  # fmt: skip
+    if linked:
+        failpoints.point("links.consumed")
     now, number, odd, ended, next_due = rows[0][:5]
     failpoints.point("claim.leased")
     hints.pop(source.name, None)
-    settled = None if ended is None else set(ended)
+    settled, released = None if ended is None else set(ended), rows[0][-1]
     if number is None or odd:
-        return Trip(settled, None, now)
-    taken = [] if rows[0][5] is None else [row[5:] for row in rows]
+        return Trip(settled, None, now, released)
+    taken = [] if rows[0][5] is None else [row[5:-1] for row in rows]
     entries = plain_entries(taken, source.name, claim, now)
     if len(entries) == limit:
         hints[source.name] = _hint_after(entries[-1], hint, last_hint, begun, rings)
     # With a hint a part was not looked at: it is looked at next.
     soon = len(entries) == limit or hint is not None
-    return Trip(settled, Claimed(entries, now if soon else next_due), now)
+    return Trip(settled, Claimed(entries, now if soon else next_due), now, released)
 
 
 def _results(endings: Sequence[Ending]) -> dict[str, Any]:

@@ -203,6 +203,12 @@ def byte_strings(values: Iterable[bytes]) -> str:
     return f"{{{','.join(items)}}}"
 
 
+def texts(values: Iterable[str]) -> str:
+    """The same for texts."""
+    escaped = [value.replace("\\", "\\\\").replace('"', '\\"') for value in values]
+    return '{"' + '","'.join(escaped) + '"}' if escaped else "{}"
+
+
 def family_range(prefix: str) -> tuple[str, str]:
     """Names are ASCII, so all that start with the prefix lie between it and its successor."""
     return prefix, prefix[:-1] + chr(ord(prefix[-1]) + 1)

@@ -18,7 +18,7 @@ class Server(Protocol):
 
     payload_limit: int
     overlaps_round_trips: bool
-    joins_trips: bool  # whether a round trip may be part of a transaction that does more
+    joins_trips: bool  # whether a transaction of ours does more after a round trip
     trips_keep_results: bool  # whether a round trip also keeps what handlers returned
     trips_consume_links: bool  # whether a round trip also releases what waits for successes
 

@@ -57,12 +57,10 @@ def are_distinct(steps: Sequence[Step]) -> bool:
     return len({step.endings[0].lease.entry for step in steps}) == len(steps)
 
 
-def follow_successes(session: Session, steps: Sequence[Step], *, results_kept: bool) -> None:
+def follow_successes(session: Session, steps: Sequence[Step]) -> None:
     """What follows from plain successes that have just left their claims."""
     endings = [step.endings[0] for step in steps]
-    if not results_kept:
-        results = [(ending.lease.entry, ending.result) for ending in endings if ending.result is not None]
-        keep_results(session, results)
+    keep_results(session, [(ending.lease.entry, ending.result) for ending in endings if ending.result is not None])
     linked = [ending.lease.entry for ending in endings if ending.lease.ref.linked]
     if linked:
         consume_done(session, linked)

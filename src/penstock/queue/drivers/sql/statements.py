@@ -72,6 +72,10 @@ class Catalogue:
         self._texts = read_statements(file, space)
         self.statements = {name: dialect.statement(text) for name, text in self._texts.items()}
 
+    def text(self, name: str) -> str:
+        """A statement, or a part of one, as it is written in the file."""
+        return self._texts[name]
+
     def add(self, name: str, statement: Statement) -> None:
         """Take in a statement that needs more than SQL."""
         self.statements[name] = statement

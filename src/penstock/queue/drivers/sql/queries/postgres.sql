@@ -195,7 +195,8 @@ WHERE queue >= %(first)s AND queue < %(last)s ORDER BY queue, holder
 -- 2. line: the queue's row, shared with other claims; somebody who locks the queue has been seen or waits for us. No
 --    row comes back unless the queue is plain: neither FIFO nor limited, nothing suspect due, nothing sticky here.
 -- 3. moment: the time, read when all these locks are held.
--- 4. past: the attempts go to the history; kept: what their handlers returned, where it is to be kept.
+-- 4. past: the attempts go to the history; kept: what their handlers returned, where it is to be kept; then one of the two
+--    parts below, which say what was released.
 -- 5. heads: the priorities that have something, and where each begins, hopping from one to the next: what was deleted and
 --    cannot be vacuumed is stepped over once only; taken: due entries in their order. A hint
 --    (above, from_due, from_seq) says where the last claim ended: what lies before it in its priority is not looked at.
@@ -257,6 +258,7 @@ kept AS (
     JOIN past p ON p.body = g.body JOIN {space} b ON b.body = g.body CROSS JOIN moment
     ON CONFLICT (id) DO UPDATE SET generation = excluded.generation, codec = excluded.codec, until = excluded.until,
         value = excluded.value, queue = excluded.queue, batch = excluded.batch),
+{links}
 heads (priority, due, seq) AS (
     (SELECT * FROM (
         (SELECT x.priority, x.due, x.seq FROM {space}_ready x
@@ -298,9 +300,36 @@ SELECT moment.now, (SELECT number FROM line), EXISTS (SELECT 1 FROM picked WHERE
            (SELECT x.due FROM {space}_ready x WHERE x.suspect AND x.due > (SELECT now FROM moment)
             ORDER BY x.due, x.seq LIMIT 1)) END,
        t.seq, t.body, b.id, t.priority, b.created, t.due, b.first_due, t.generation, t.attempt, t.fence, t.suspect, t.error,
-       b.labels, b.headers, b.unique_key, b.unique_mode, b.expires, b.codec, b.type, b.payload
+       b.labels, b.headers, b.unique_key, b.unique_mode, b.expires, b.codec, b.type, b.payload,
+       EXISTS (SELECT 1 FROM released)
 FROM moment LEFT JOIN (taken t JOIN {space} b ON b.body = t.body) ON true
 ORDER BY t.priority DESC, t.due, t.seq
+
+-- name: consume_no_links
+-- The part of a round trip that ends nothing others wait for.
+released (id) AS (SELECT NULL::text WHERE false),
+
+-- name: consume_links
+-- The part of a round trip that ends what others wait for.
+--
+-- 1. unlinked, consumed: the links of what has ended go, and are counted.
+-- 2. locked, counted: what waited needs so much less. Whoever counts the same entries locks them in the same order.
+-- 3. released: what needs nothing any more is due where it is still held, and the bell rings. What a forgotten entry needed
+--    is forgotten with the history.
+unlinked AS (
+    DELETE FROM {space}_links l USING past p, unnest(%(linked_bodies)s::bigint[], %(sources)s::text[]) g (body, source)
+    WHERE p.body = g.body AND l.source = g.source RETURNING l.target, l.kind),
+consumed AS (
+    SELECT target, count(*)::int AS links, (count(*) FILTER (WHERE kind <> 'open'))::int AS done FROM unlinked GROUP BY target),
+locked AS MATERIALIZED (
+    SELECT w.id FROM {space}_waits w WHERE w.id IN (SELECT target FROM consumed) ORDER BY w.id FOR UPDATE),
+counted AS (
+    UPDATE {space}_waits w SET needs = w.needs - c.links, done = w.done + c.done
+    FROM consumed c JOIN locked ON locked.id = c.target WHERE w.id = c.target RETURNING w.id, w.needs),
+released AS (
+    UPDATE {space}_ready r SET due = greatest(b.first_due, (SELECT now FROM moment))
+    FROM counted c JOIN {space} b ON b.id = c.id AND b.version = 0
+    WHERE c.needs = 0 AND r.seq = b.seq AND r.due = %(held)s RETURNING pg_notify(%(channel)s, '')::text),
 
 -- name: claimed_before
 -- What a claim holds whose reply was lost.
@@ -845,19 +874,6 @@ SELECT * FROM unnest(%(sources)s::text[], %(targets)s::text[], %(kinds)s::text[]
 -- The links that ends of these entries consume: all, of a dead letter those that wait for an end of any kind.
 DELETE FROM {space}_links
 WHERE source = ANY(%(sources)s::text[]) AND (kind = 'ended' OR NOT source = ANY(%(dead)s::text[]))
-
--- name: consume_done
--- Drops the links of entries that are done and counts them for what waited, all in one go; what that needs now. Whoever
--- counts the same entries locks them in the same order.
-WITH
-gone AS (DELETE FROM {space}_links WHERE source = ANY(%(sources)s::text[]) RETURNING target, kind),
-counts AS (
-    SELECT target, count(*)::int AS consumed, (count(*) FILTER (WHERE kind <> 'open'))::int AS done FROM gone GROUP BY target),
-locked AS MATERIALIZED (
-    SELECT w.id FROM {space}_waits w WHERE w.id IN (SELECT target FROM counts) ORDER BY w.id FOR UPDATE)
-UPDATE {space}_waits w SET needs = w.needs - c.consumed, done = w.done + c.done
-FROM counts c JOIN locked ON locked.id = c.target WHERE w.id = c.target
-RETURNING w.id, w.needs, w.done, w.dead, w.cancelled, w.expired
 
 -- name: count_wait
 -- Whoever counts the same entry waits until this transaction ends.
