@@ -18,6 +18,7 @@ from tests.stores.own_servers import eventually
 import penstock
 from penstock.errors import SchemaMismatch
 from penstock.queue.queues import QueueStore
+from penstock.queue.results import values_of_batch
 
 ROOT = Path(penstock.__file__).parents[1]
 
@@ -46,10 +47,10 @@ def next_release(tmp_path: Path) -> Path:
     schema = root / "penstock/queue/drivers/sql/schema.py"
     text = schema.read_text()
     for old, new in (
-        ("VERSION = 4", "VERSION = 5"),
+        ("VERSION = 5", "VERSION = 6"),
         (
             "    ]\n",
-            '        Migration(5, "a note", pre=[f"ALTER TABLE {space}_ready ADD COLUMN note int", '
+            '        Migration(6, "a note", pre=[f"ALTER TABLE {space}_ready ADD COLUMN note int", '
             'f"ALTER TABLE {space}_history ADD COLUMN note int", f"ALTER TABLE {space}_claims ADD COLUMN note int"], '
             'post=[f"CREATE TABLE {space}_notes (note int)"]),\n    ]\n',
         ),
@@ -128,7 +129,7 @@ def test_the_next_release_takes_over(
         put(0, 50)
         workers.await_all(50)
         # The tables change under those that work; what is started now is still the old release.
-        assert "5 pre: a note" in migrate(next_release, url, "pre")
+        assert "6 pre: a note" in migrate(next_release, url, "pre")
         put(50, 100)
         workers.await_all(100)
         workers.start("another", ROOT)
@@ -140,13 +141,13 @@ def test_the_next_release_takes_over(
         put(150, 200)
         workers.await_all(200)
         workers.stop("another")
-        assert "5 post: a note" in migrate(next_release, url, "post")
+        assert "6 post: a note" in migrate(next_release, url, "post")
         put(200, 250)
         workers.await_all(250)
         workers.stop("next")
         assert set(Counter(number for _, number in workers.handled()).values()) == {1}
         assert len(queue.history(limit=1000)) == 250
-    with pytest.raises(SchemaMismatch, match=r"version 5.*up to 4.*[Uu]pgrade"):
+    with pytest.raises(SchemaMismatch, match=r"version 6.*up to 5.*[Uu]pgrade"):
         penstock.open_queues(url)
 
 
@@ -194,6 +195,38 @@ def test_a_space_of_the_version_before_gets_links(kind: str, tmp_path: Path, ser
         work.put(2, after=[first])
         penstock.Worker(store).drain()
         assert done_in == [1, 2]
+
+
+@pytest.mark.parametrize("has_columns", [False, True], ids=["without columns", "with columns"])
+@pytest.mark.parametrize("kind", ["sqlite", "postgres", "mysql"])
+def test_results_of_version_4_get_their_queue(
+    kind: str, has_columns: bool, tmp_path: Path, servers: Callable[[str], Any]
+) -> None:
+    """Builds of version 4 made the table with and without them."""
+    place = STORES[kind](tmp_path, servers)
+    with penstock.open_queues(place.url) as store:
+        work = store.queue("work", int)
+        work.add_handler(lambda number: number, keep_result="1h")
+        first = work.put(1).id
+        penstock.Worker(store).drain()
+    with contextlib.closing(place.connect()) as connection:  # type: ignore[misc]
+        cursor = connection.cursor()
+        if not has_columns:
+            if kind != "postgres":  # where an index goes with its column
+                on = " ON penstock_results" if kind == "mysql" else ""
+                cursor.execute(f"DROP INDEX {'batch' if kind == 'mysql' else 'penstock_results_batch'}{on}")
+            for column in ("queue", "batch"):
+                cursor.execute(f"ALTER TABLE penstock_results DROP COLUMN {column}")
+        cursor.execute("UPDATE penstock_meta SET value = '4' WHERE name IN ('schema', 'schema_post')")
+        connection.commit()
+    with penstock.open_queues(place.url) as store:
+        work = store.queue("work", int)
+        work.add_handler(lambda number: number, keep_result="1h")
+        with store.batch(then=(store.queue("then", str), "all")) as batch:
+            batch.put_many(work, [2, 3])
+        penstock.Worker(store).drain()
+        assert work.result(first).value == 1
+        assert sorted(values_of_batch(store, batch.id).values()) == [2, 3]
 
 
 def test_letters_of_an_earlier_redis_space_come_first_in_their_order(

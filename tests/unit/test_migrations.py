@@ -11,6 +11,7 @@ import pytest
 from penstock.errors import SchemaMismatch
 from penstock.queue.drivers.sql import schema
 from penstock.queue.drivers.sql.migrations import Migration, Migrator, Version
+from penstock.queue.drivers.sql.sqlite_errors import is_already_there
 
 SPACE = "shop"
 OURS = schema.steps("sqlite_schema.sql", SPACE)
@@ -45,7 +46,7 @@ def version(db: sqlite3.Connection) -> Version:
 def run(
     db: sqlite3.Connection, phase: Literal["pre", "post", "all"], known: list[Migration] | None = None
 ) -> list[str]:
-    return Migrator(db, SPACE).migrate(known or OURS, version=version(db), phase=phase)
+    return Migrator(db, SPACE, is_already_there).migrate(known or OURS, version=version(db), phase=phase)
 
 
 def test_old_code_goes_on_between_the_two_parts(db: sqlite3.Connection) -> None:

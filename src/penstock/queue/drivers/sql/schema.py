@@ -7,7 +7,7 @@ from penstock.queue.drivers.sql.migrations import Migration, Version
 from penstock.queue.drivers.sql.statements import read_statements
 from penstock.queue.drivers.version import check_version
 
-VERSION = 4
+VERSION = 5
 OLDEST = 3  # below it the tables were others, which no release ever had
 
 
@@ -16,6 +16,7 @@ def steps(file: str, space: str) -> list[Migration]:
     return [
         Migration(OLDEST, "create the tables", pre=_statements(file, space), post=[]),
         Migration(4, "add links and results", pre=_statements(file.replace(".sql", "_4.sql"), space), post=[]),
+        Migration(5, "add where results are from", pre=_statements(file.replace(".sql", "_5.sql"), space), post=[]),
     ]
 
 

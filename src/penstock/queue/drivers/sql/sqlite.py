@@ -22,6 +22,7 @@ from penstock.queue.drivers.sql.driver import SqlDriver
 from penstock.queue.drivers.sql.migrations import Migrator, Phase, Version
 from penstock.queue.drivers.sql.round_trip import Hint, Trip
 from penstock.queue.drivers.sql.session import Session
+from penstock.queue.drivers.sql.sqlite_errors import is_already_there
 from penstock.queue.drivers.sql.sqlite_file import SqliteFile, needs_guard
 from penstock.queue.drivers.sql.sqlite_script import sqlite_script
 from penstock.queue.drivers.sql.sqlite_transactions import FileTransactions
@@ -175,7 +176,8 @@ class SqliteServer:
 
     def _migrate(self, db: sqlite3.Connection, phase: Phase) -> list[str]:
         steps = schema.steps(SCHEMA, self.space)
-        return Migrator(db, self.space).migrate(steps, version=_stored_version(db, self.space), phase=phase)
+        migrator = Migrator(db, self.space, is_already_there)
+        return migrator.migrate(steps, version=_stored_version(db, self.space), phase=phase)
 
     def _sync_folder(self) -> None:
         """A new file is only safe when its folder's entry is on the disk too."""

@@ -28,6 +28,11 @@ def says_full(error: BaseException | None) -> bool:
     return isinstance(error, sqlite3.Error) and (getattr(error, "sqlite_errorname", "") or "") in FULL
 
 
+def is_already_there(error: BaseException) -> bool:
+    """Whether a statement of a migration failed because the column that it adds is there."""
+    return isinstance(error, sqlite3.OperationalError) and "duplicate column name" in str(error)
+
+
 def in_doubt(error: BaseException, path: Path) -> BaseException:
     """What a commit that failed means: a disk that fails while it syncs may still have kept it."""
     if not isinstance(error, sqlite3.Error) or not (getattr(error, "sqlite_errorname", "") or "").startswith(

@@ -34,8 +34,5 @@ CREATE TABLE IF NOT EXISTS {space}_results (
     codec varchar(64) NOT NULL,
     until bigint NOT NULL,
     value longblob NOT NULL,
-    queue varchar(128) NOT NULL,
-    batch varchar(64),  -- of which the entry was a member
-    KEY until (until),
-    KEY batch (batch, id)
+    KEY until (until)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4 COLLATE=utf8mb4_nopad_bin;

@@ -32,9 +32,6 @@ CREATE TABLE IF NOT EXISTS {space}_results (
     generation int NOT NULL,
     codec text NOT NULL,
     until bigint NOT NULL,
-    value bytea NOT NULL,
-    queue text COLLATE "C" NOT NULL,
-    batch text COLLATE "C"  -- of which the entry was a member
+    value bytea NOT NULL
 );
-CREATE INDEX IF NOT EXISTS {space}_results_batch ON {space}_results (batch, id) WHERE batch IS NOT NULL;
 CREATE INDEX IF NOT EXISTS {space}_results_until ON {space}_results (until);

@@ -28,9 +28,6 @@ CREATE TABLE IF NOT EXISTS {space}_results (
     generation INTEGER NOT NULL,
     codec TEXT NOT NULL,
     until INTEGER NOT NULL,
-    value BLOB NOT NULL,
-    queue TEXT NOT NULL,
-    batch TEXT  -- of which the entry was a member
+    value BLOB NOT NULL
 );
-CREATE INDEX IF NOT EXISTS {space}_results_batch ON {space}_results (batch, id) WHERE batch IS NOT NULL;
 CREATE INDEX IF NOT EXISTS {space}_results_until ON {space}_results (until);
