@@ -13,6 +13,7 @@ deadlines    notices attempts whose time is over
 event_loop   the loop that a worker's async handlers share
 suspects     entries whose last worker vanished run alone
 verdicts     what middleware has learnt, written with the round trip
+late         logs outcomes that did not count: cancelled meanwhile, or too late
 outage       logs that the store does not answer
 heartbeat    keeps leases alive while work continues
 presence     tells the store that a worker lives, what it serves and how busy it is
