@@ -91,7 +91,7 @@ def round_trip(
     if hint is not None and not (steps and hint.holds(rings)):
         hint = None
     endings = [step.endings[0] for step in steps]
-    results = _results(endings)
+    results, places = _results(endings)
     linked = [
         (ending.lease.ref.seq, ending.lease.entry, ending.lease.ref.claim)
         for ending in endings if ending.lease.ref.linked
@@ -99,7 +99,8 @@ def round_trip(
     settling = f"settle{'_keep' if results else ''}{'_consume' if linked else ''}_and_claim"
     try:
         rows = session.rows(
-            settling if steps else "only_claim", now=session.fixed_now, results=results, linked=linked, held=HELD,
+            settling if steps else "only_claim", now=session.fixed_now, results=results, result_places=places,
+            linked=linked, held=HELD,
             endings=[(ending.lease.ref.seq, ending.started_us, ending.lease.ref.claim) for ending in endings],
             queue=source.name, node=claim.node, limit=limit, max_attempts=source.attempts,
             attempts=MOST_ATTEMPTS if source.attempts is None else source.attempts,
@@ -130,15 +131,18 @@ def round_trip(
     return Trip(settled, Claimed(entries, next_us), now, rang)
 
 
-def _results(endings: Sequence[Ending]) -> list[tuple[Any, ...]]:
-    """What handlers returned, as rows of JSON."""
-    return [
-        (
-            ending.lease.ref.seq, ending.lease.entry, result.generation, result.codec, result.kept_us,
-            b64encode(result.value).decode(), result.queue, result.batch, ending.lease.ref.claim,
-        )
-        for ending in endings if (result := ending.result) is not None
-    ]  # fmt: skip
+def _results(endings: Sequence[Ending]) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+    """What handlers returned, as rows of JSON; and what many have in common, which each names by a number."""
+    numbers: dict[tuple[Any, ...], int] = {}
+    rows = []
+    for ending in endings:
+        result = ending.result
+        if result is not None:
+            ref: Ref = ending.lease.ref
+            place = (result.generation, result.codec, result.kept_us, result.queue, result.batch, ref.claim)
+            value = b64encode(result.value).decode()
+            rows.append((ref.seq, ending.lease.entry, value, numbers.setdefault(place, len(numbers))))
+    return rows, [(number, *place) for place, number in numbers.items()]
 
 
 def peek(session: Session, claim: ClaimRequest) -> Trip | None:

@@ -251,13 +251,16 @@ DELETE c FROM json_table(coalesce(@penstock_left, '[]'), '$[*]' COLUMNS (record 
 STRAIGHT_JOIN {space}_claims c FORCE INDEX (PRIMARY) ON c.record = k.record WHERE c.size = 0
 
 -- name: keep_results_of_held
--- What handlers returned; a part of the message of settle_done, for the entries that it ends.
+-- What handlers returned; a part of the message of settle_done, for the entries that it ends. What many of them have in
+-- common is named once, with a number.
 REPLACE INTO {space}_results (id, generation, codec, until, value, queue, batch)
-SELECT g.id, g.generation, g.codec, @penstock_now + g.kept, from_base64(g.value), g.queue, g.batch
-FROM json_table(%(results)s, '$[*]' COLUMNS (seq bigint PATH '$[0]', id varchar(64) PATH '$[1]', generation int PATH '$[2]',
-    codec varchar(64) PATH '$[3]', kept bigint PATH '$[4]', value longtext PATH '$[5]', queue varchar(128) PATH '$[6]',
-    batch varchar(64) PATH '$[7]', claim varchar(64) PATH '$[8]')) g
-STRAIGHT_JOIN {space}_held h FORCE INDEX (PRIMARY) ON h.seq = g.seq WHERE h.claim = g.claim AND h.linked = 0
+SELECT g.id, p.generation, p.codec, @penstock_now + p.kept, from_base64(g.value), p.queue, p.batch
+FROM json_table(%(result_places)s, '$[*]' COLUMNS (place int PATH '$[0]', generation int PATH '$[1]',
+    codec varchar(64) PATH '$[2]', kept bigint PATH '$[3]', queue varchar(128) PATH '$[4]', batch varchar(64) PATH '$[5]',
+    claim varchar(64) PATH '$[6]')) p
+STRAIGHT_JOIN json_table(%(results)s, '$[*]' COLUMNS (seq bigint PATH '$[0]', id varchar(64) PATH '$[1]',
+    value longtext PATH '$[2]', place int PATH '$[3]')) g ON g.place = p.place
+STRAIGHT_JOIN {space}_held h FORCE INDEX (PRIMARY) ON h.seq = g.seq WHERE h.claim = p.claim AND h.linked = 0
 
 -- name: consume_links_of_held
 -- The links of successes; a part of the message of settle_done, for the entries that it ends.
