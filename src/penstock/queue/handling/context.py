@@ -179,14 +179,18 @@ class Context(Generic[T]):
     def finish(self, *, connection: Any = None, result: Any = NO_RESULT) -> None:
         """End this attempt as done now, in the caller's own transaction if a connection is given.
 
-        What the handler returns afterwards is not kept: with ``keep_result`` give the ``result`` here, or none is.
-
         With the connection of the database that holds the queue, the handler's own writes and the end of the entry
         are one commit: both happen, or neither. Commit it before the handler returns: an attempt whose transaction
         was rolled back or is still open then has failed. After a rollback it may be called again.
 
         Args:
             connection: of the database that holds the queue, in a transaction
+            result: to be kept, if the handler has ``keep_result``; what it returns afterwards is not
+
+        Raises:
+            BadInput: there is a ``result``, and the handler keeps none
+            PayloadTooLarge: the ``result`` is too large to be kept
+            Undecodable: JSON would change the ``result``
         """
         if self._finish is _Finish.SETTLED:
             raise self._has_ended("finish")
