@@ -100,6 +100,20 @@ class JsonCodec(Generic[T]):
             raise _wrong_type(self._type, value, lost)
         return payload
 
+    def encode_many(self, values: Sequence[T]) -> list[bytes]:
+        """Encode many, which is faster than one after the other."""
+        try:
+            if {self._class}.issuperset(map(type, values)) or (self._loose and all(map(_is_plain_struct, values))):
+                payloads = list(map(self._encoder.encode, values))
+                if self._loose or (
+                    max(map(len, payloads), default=0) <= MOST_DEPTH
+                    and list(map(self._decoder.decode, payloads)) == list(values)
+                ):
+                    return payloads
+        except Exception:  # noqa: S110 - the one that cannot be encoded is found below
+            pass
+        return [self.encode(value) for value in values]
+
     def _changes(self, value: Any) -> Iterator[str]:
         """What would come back as something else."""
         if self._type is tuple:  # it says so much of itself, and nothing of what is in it

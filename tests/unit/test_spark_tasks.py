@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.unit.stream.stored import stored
 
 import penstock
 from penstock.log.protocol import Commit
@@ -52,7 +53,7 @@ from penstock.stream import (
     windowed_sum,
 )
 from penstock.stream.engine import changelog
-from penstock.stream.engine.changelog import Change, state_log
+from penstock.stream.engine.changelog import state_log
 from penstock.stream.internal_logs import last_change, state_payloads
 from penstock.stream.validate import ResolvedTopology
 
@@ -122,11 +123,7 @@ class Driver:
 
     def kept(self) -> dict[Any, Any]:
         """All that the state log comes to."""
-        entries: dict[Any, Any] = {}
-        for _, payload in state_payloads(self.store, self.state)[0]:
-            for state, key, sub, value, expires in msgspec.msgpack.decode(payload, type=Change).entries:
-                entries[state, key, sub] = (value, expires)
-        return {place: entry for place, entry in entries.items() if entry[0] is not None}
+        return stored(payload for _, payload in state_payloads(self.store, self.state)[0])
 
     def run(self, worker: Worker, low: int = COUNT // 4) -> list[Any]:
         """Several batches, an empty one, then the end."""

@@ -235,7 +235,7 @@ class ChainContext:
         )
 
 
-_OF_STATE = frozenset({"value", "list", "map", "set_timer", "set_timer_after", "clear_timer", "timer"})
+_OF_STATE = frozenset({"value", "list", "map", "windows", "set_timer", "set_timer_after", "clear_timer", "timer"})
 
 
 def _text_of(key: Any) -> str:

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, cast, overload
 
 from penstock.clock import Duration, Micros, duration_micros, from_micros
+from penstock.codec import JsonCodec
 from penstock.errors import BadInput
 from penstock.log.limits import check_headers
 from penstock.log.record import Headers, Moment, NewRecords, Partition, Record, key_bytes, micros
@@ -16,6 +17,7 @@ from penstock.scalars import Scalar, canonical_text, scalar_of
 from penstock.stream.engine.cells import ListCell, MapCell, ValueCell
 from penstock.stream.engine.state_store import Cell, Scope, TaskScope, check_texts
 from penstock.stream.engine.watermark import END, LOWEST
+from penstock.stream.engine.window_cell import WindowCell
 from penstock.stream.timers import Kind, Timers
 
 if TYPE_CHECKING:
@@ -65,6 +67,16 @@ class Output:
         partition = self.known[key] = self._partitioner(key, self.partitions) if self.partitions > 1 else 0
         return partition
 
+    def mark(self) -> tuple[list[int], int]:
+        """What was produced so far, to come back to."""
+        return [len(rows) for rows in self.rows], self._next
+
+    def back_to(self, mark: tuple[list[int], int]) -> None:
+        """Forget what was produced since."""
+        lengths, self._next = mark
+        for rows, length in zip(self.rows, lengths, strict=True):
+            del rows[length:]
+
     def take(self) -> list[tuple[Partition, NewRecords]]:
         """Take what was produced, ready to be appended. It is committed, or everything is rolled back."""
         parts = []
@@ -72,10 +84,13 @@ class Output:
         for index, rows in enumerate(produced):
             if not rows:
                 continue
-            values, keys, times, headers = zip(*rows, strict=True)
-            some_keys = keys if any(key is not None for key in keys) else None
-            some_headers = headers if any(headers) else None
-            parts.append((Partition(self.stream, index), NewRecords(values, some_keys, times, some_headers)))
+            # One column after the other: zip(*rows) would make an iterator for every row.
+            keys, headers = [row[1] for row in rows], [row[3] for row in rows]
+            records = NewRecords(
+                [row[0] for row in rows], keys if any(key is not None for key in keys) else None,
+                [row[2] for row in rows], headers if any(headers) else None,
+            )  # fmt: skip
+            parts.append((Partition(self.stream, index), records))
         return parts
 
     def clear(self) -> None:
@@ -208,6 +223,25 @@ class Context(Scope, Generic[In, Out]):
         if self.size > MOST:
             self.full = True
 
+    def produce_many(self, stream: str, values: list[Out], keys: list[str], time: Micros) -> None:
+        """Append the results of many keys, all of one time."""
+        out = self._output(stream)
+        payloads = out.codec.encode_many(values) if isinstance(out.codec, JsonCodec) else map(out.encode, values)
+        at, known, rows, total = micros(time), out.known, out.rows, 0
+        for payload, key in zip(payloads, keys, strict=True):
+            own_key = key or None
+            partition = known.get(own_key)
+            if partition is None:
+                partition = out.partition_of(own_key)
+            size = len(payload)
+            if size > out.limit:
+                raise self._too_large(out, size)
+            rows[partition].append((payload, own_key, at, None))
+            total += size
+        self.size += total
+        if self.size > MOST:
+            self.full = True
+
     def codec_of(self, stream: str) -> Codec[Any]:
         """The codec of an output."""
         return self._output(stream).codec
@@ -282,6 +316,13 @@ class Context(Scope, Generic[In, Out]):
         cell = self._cells.get(name)
         if cell.__class__ is not MapCell:
             raise self._wrong_state(name, "Map")
+        return cell
+
+    def windows(self, name: str) -> WindowCell:
+        """The windows of all keys; only ready-made computations have such a state."""
+        cell = self._cells.get(name)
+        if cell.__class__ is not WindowCell:
+            raise self._wrong_state(name, "Windows")
         return cell
 
     # --- timers ------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from penstock.names import check_name
 if TYPE_CHECKING:
     from penstock.stream.engine.cells import ListCell, MapCell, ValueCell
     from penstock.stream.engine.state_store import Cell
+    from penstock.stream.engine.window_cell import WindowCell
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -141,6 +142,18 @@ class Map(Declared[T]):
         from penstock.stream.engine.cells import MapCell
 
         return MapCell(self)
+
+
+class Windows(Declared[T]):
+    """A value per key and window, for windows that close for all keys together; ``type`` has start, end and value."""
+
+    kind = "windows"
+
+    def cell(self) -> WindowCell:
+        """The cell that holds them."""
+        from penstock.stream.engine.window_cell import WindowCell
+
+        return WindowCell(self)
 
 
 _IMMUTABLE = (int, float, str, bytes, type(None))

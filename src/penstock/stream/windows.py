@@ -19,9 +19,10 @@ import msgspec
 from penstock.clock import Duration, Micros, duration_micros, from_micros
 from penstock.errors import BadInput
 from penstock.log.record import Record
-from penstock.scalars import Scalar
+from penstock.scalars import MARK, Scalar, scalar_of
 from penstock.stream.computation import Names, names_of
 from penstock.stream.context import SAME, Context
+from penstock.stream.engine.window_cell import Span
 from penstock.stream.operators import (
     FieldFold,
     Of,
@@ -35,7 +36,7 @@ from penstock.stream.operators import (
     produce_result,
     smaller,
 )
-from penstock.stream.state import Map, fresh, text_of_time
+from penstock.stream.state import Map, Windows, fresh, text_of_time
 from penstock.stream.timers import Timer
 
 if TYPE_CHECKING:
@@ -190,12 +191,14 @@ class windowed_fold(Operator):
         check_initial(name, initial, accumulator)
         if isinstance(window, Session) and merge is None:
             raise BadInput(f"{name} has sessions and no merge.", hint="Give merge=, for sessions that grow together.")
-        self.states = (Map(OPEN, OpenWindow[accumulator]),)
         self.window = window
         # Durations are read once: a record that is in many windows asks for them often.
         self.size = window.micros
         self.every = duration_micros(window.every) if isinstance(window, Sliding) else window.micros
         self.allowed_lateness = duration_micros(allowed_lateness, name="allowed_lateness")
+        # Windows of one start and end close together for all keys, unless they wait for late records.
+        self.closes_together = not isinstance(window, Session) and not self.allowed_lateness
+        self.states = ((Windows if self.closes_together else Map)(OPEN, OpenWindow[accumulator]),)
         # A session takes a record at its very end, so it lasts a moment longer.
         self.lasts = 1 if isinstance(window, Session) else 0
         self.output_delay = at_least(self.output_delay, self.allowed_lateness + self.lasts)
@@ -209,12 +212,34 @@ class windowed_fold(Operator):
 
     def process(self, record: Record[Any], ctx: Context) -> None:
         """Fold a record into its windows."""
-        into = self._into_session if isinstance(self.window, Session) else self._into_windows
+        if self.closes_together:
+            into = self._into_windows
+        else:
+            into = self._into_session if isinstance(self.window, Session) else self._into_lasting_windows
         if not into(record, ctx) and self.late is not None:
             ctx.produce(self.late, record)
 
     def _into_windows(self, record: Record[Any], ctx: Context) -> bool:
         """Fold a record into every window it is in. Returns False if it is late for all of them."""
+        time, size, fold, low = record.time_us, self.size, self.fold, ctx.low
+        starts = range(time - time % self.every, time - size, -self.every)
+        is_taken = not starts  # a record between two windows cannot be late
+        opened = ctx.windows(OPEN)
+        value: Any = _NO_VALUE
+        for start in reversed(starts):
+            if start + size <= low:
+                continue
+            is_taken = True
+            if value.__class__ not in _UNCHANGING:
+                # A fold may change what it is given, and windows share nothing.
+                value = record if self.folds_records else record.value
+            window = Span(start + size, start)
+            held = opened.get(window, _NO_VALUE)
+            opened.set(window, fold(fresh(self.initial) if held is _NO_VALUE else held, value))
+        return is_taken
+
+    def _into_lasting_windows(self, record: Record[Any], ctx: Context) -> bool:
+        """The same for windows that take late records after their ends."""
         time, size, fold, low = record.time_us, self.size, self.fold, ctx.low
         over = low - self.allowed_lateness  # windows that end here or before are gone
         starts = range(time - time % self.every, time - size, -self.every)
@@ -266,6 +291,9 @@ class windowed_fold(Operator):
 
     def on_timer(self, timer: Timer, ctx: Context) -> None:
         """Produce a window that has ended, or drop one that is not kept any longer."""
+        if self.closes_together:
+            self._close_one(Span(timer.time_us, int(timer.name)), ctx)
+            return
         opened = ctx.map(OPEN)
         window = opened.get(timer.name)
         if window is None:
@@ -277,6 +305,35 @@ class windowed_fold(Operator):
                 ctx.set_timer(closes + self.allowed_lateness, timer.name)
                 return
         opened.delete(timer.name)
+
+    def _close_one(self, window: Span, ctx: Context) -> None:
+        opened = ctx.windows(OPEN)
+        value = opened.get(window, _NO_VALUE)
+        if value is not _NO_VALUE:
+            self._produce(OpenWindow(window.start, window.end, value), ctx)
+            opened.delete(window)
+
+    def close_windows(self, ctx: Context) -> int:
+        """Produce and drop all windows that have ended, as :meth:`on_timer` does one by one. Returns how many."""
+        opened = ctx.windows(OPEN)
+        ended, count = opened.ended_by(ctx.low), 0
+        for window in ended:
+            values = opened.values(window)
+            count += len(values)
+            if self.result is None and self.key is None and not self.folds_records:
+                end, start = window
+                results = [
+                    Windowed(scalar_of(key) if key[:5] == MARK else key, start, end, value)
+                    for key, value in values.items()
+                ]
+                ctx.produce_many(self.to, results, list(values), end - 1)
+                continue
+            for key, value in values.items():
+                ctx.at_timer(key, window.end)
+                self._produce(OpenWindow(window.start, window.end, value), ctx)
+        for window in ended:
+            opened.close(window)
+        return count
 
     def _produce(self, window: OpenWindow[Any], ctx: Context) -> None:
         """Produce the result of a window, at its last moment."""

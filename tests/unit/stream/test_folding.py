@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.contract.stream.shorthand import told
+from tests.unit.stream.stored import stored
 
 import penstock
 from penstock.ids import new_id
@@ -29,7 +30,7 @@ from penstock.stream import (
 )
 from penstock.stream.engine import folding
 from penstock.stream.engine import task as task_module
-from penstock.stream.engine.changelog import Change, state_log
+from penstock.stream.engine.changelog import state_log
 
 SECOND = 1_000_000
 WINDOWS = {
@@ -112,12 +113,8 @@ def results(made: Topology, seed: int, style: str) -> tuple[dict[str, Any], dict
 
 
 def state(logs: LogStore) -> dict[Any, Any]:
-    entries: dict[Any, Any] = {}
-    for batch in logs.batches(logs.partitions(state_log("fold"))[0]):
-        for value in batch.payloads():
-            for name, key, sub, payload_, expires in msgspec.msgpack.decode(value, type=Change).entries:
-                entries[name, key, sub] = (payload_, expires)
-    return {place: entry for place, entry in entries.items() if entry[0] is not None}
+    batches = logs.batches(logs.partitions(state_log("fold"))[0])
+    return stored(payload for batch in batches for payload in batch.payloads())
 
 
 CASES = [

@@ -278,7 +278,7 @@ class PartitionTask:
         result = TaskResult(
             self.index, new_nonce(), path, {place.log: at for place, at in self._positions.items()}, parts, staged,
             counts.records, counts.produced, counts.timers, counts.failures, counts.skipped - batch.skipped, low,
-            highs, dict(task.watermark.heard), task.watermark.firm, task.watermark.promise, task.timers.next("event"),
+            highs, dict(task.watermark.heard), task.watermark.firm, task.watermark.promise, task.next_event(),
             task.timers.next("processing"), self._needed_from, self._retry, error, finished,
         )  # fmt: skip
         self._state.hold(result.id)

@@ -13,7 +13,7 @@ Arrow and numpy are imported when they are needed: this module is loaded where n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
@@ -27,7 +27,7 @@ from penstock.log.store import LogStore
 from penstock.spark.runner.micro_batch import TaskPlan
 from penstock.stream.computation import Computation
 from penstock.stream.context import Output
-from penstock.stream.engine.cells import MapCell, ValueCell
+from penstock.stream.engine.cells import ValueCell
 from penstock.stream.engine.checkpoint import Folded
 from penstock.stream.engine.folding import (
     Aggregate,
@@ -39,10 +39,11 @@ from penstock.stream.engine.folding import (
     put_to_windows,
 )
 from penstock.stream.engine.task import Task
+from penstock.stream.engine.window_cell import ABSENT, Span
 from penstock.stream.explaining import path_in_engine
 from penstock.stream.operators import TOTAL, FieldFold, running_fold
 from penstock.stream.state import fresh
-from penstock.stream.windows import OpenWindow, Session, windowed_fold
+from penstock.stream.windows import OPEN, Session, windowed_fold
 
 if TYPE_CHECKING:
     import numpy as np
@@ -53,8 +54,6 @@ ROWS = 100_000  # that are folded at a time
 FEW = 100  # records that are sooner processed than Arrow is imported
 FAR = 1 << 61  # microseconds; beyond any calendar, and beyond what columns of times hold
 _UNCHANGING = frozenset({int, float, str, bytes, bool, type(None)})
-
-Rows = Iterator[tuple[str, Micros, Any]]  # key, start of the window, what its records come to
 
 
 class RecordColumns:
@@ -109,14 +108,15 @@ class RecordColumns:
             self.decoded()
 
     @cached_property
-    def coded_keys(self) -> tuple[pa.Array, list[str]]:
+    def coded_keys(self) -> tuple[pa.Array, pa.Array]:
         """A number for each key, and the keys; no key has the state of the empty one."""
         coded = self.keys.fill_null(b"").dictionary_encode()
-        return coded.indices, [key.decode() for key in coded.dictionary.to_pylist()]
+        return coded.indices, coded.dictionary.cast("string")  # raises for a key that is not text
 
     def last_of_keys(self) -> Iterator[tuple[str, tuple[str | None, Micros, Headers | None]]]:
         """Key, time and headers of the last record of each key, in the order in which the keys come first."""
-        codes, keys = self.coded_keys
+        codes, known = self.coded_keys
+        keys = known.to_pylist()
         ranks = dict(zip(codes.to_pylist(), range(self.count), strict=True))  # the last one of a code stays
         times = self.times[list(ranks.values())].tolist()
         is_plain = not self.keys.null_count and self.headers.null_count == self.count
@@ -183,9 +183,38 @@ class FoldPath:
             raise NotExact("sums beyond 64 bits.")
         return numbers
 
-    def combined(self, held: Any, partial: Any) -> Any:
-        """Combine the value held so far with the batch's."""
-        return cast(Aggregate, self._known).combined(held, partial)
+    def grouped(self, columns: RecordColumns, more: Mapping[str, Any]) -> pa.Table:
+        """What the records come to for each key and ``more``: these columns, and ``partial``. Else raises."""
+        import pyarrow as pa
+
+        codes, keys = columns.coded_keys
+        by = ["key", *more]
+        table, how = {"key": codes, **more}, "count_all"
+        if self._aggregate == "count":
+            columns.check_readable()
+            made = pa.table(table).group_by(by, use_threads=False).aggregate([([], how)])
+        else:
+            table["number"] = self.numbers(columns)
+            how = f"number_{self._aggregate}"
+            made = pa.table(table).group_by(by, use_threads=False).aggregate([("number", self._aggregate)])
+        columns_made = [keys.take(made["key"]), *(made[name] for name in more), made[how]]
+        return pa.table(columns_made, [*by, "partial"])
+
+    def together(self, tables: list[pa.Table]) -> list[pa.Table]:
+        """Several groupings as one, in which a key comes once, if that is exact."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if len(tables) < 2 or len({table.schema.field("partial").type for table in tables}) > 1:
+            return tables
+        whole = pa.concat_tables(tables)
+        how = "sum" if self._aggregate == "count" else str(self._aggregate)
+        bounds = pc.min_max(whole["partial"]).as_py()
+        if how == "sum" and max(map(abs, bounds.values())) * len(tables) >= 1 << 62:
+            return tables
+        by = [name for name in whole.column_names if name != "partial"]
+        made = whole.group_by(by, use_threads=False).aggregate([("partial", how)])
+        return [made.select([*by, f"partial_{how}"]).rename_columns(whole.column_names)]
 
 
 class FoldWindows(FoldPath):
@@ -201,7 +230,7 @@ class FoldWindows(FoldPath):
     def run(self, task: Task, plan: TaskPlan, local: str, log: str) -> Folded:
         """Fold the records of a plan, and put the results into the state of a task."""
         count, newest = 0, None
-        opened = cast(MapCell, task.cells["open"])
+        groups: list[pa.Table] = []
         for columns in self.columns(plan, log):
             count += columns.read
             newest = max(columns.newest, newest if newest is not None else -FAR)
@@ -209,41 +238,33 @@ class FoldWindows(FoldPath):
                 continue
             self._pass_on_late(task, columns)
             try:
-                rows = list(self._in_columns(columns, task.watermark.low))
+                groups.append(self._in_columns(columns))
             except NotExact:
-                self._one_by_one(task, opened, columns)
-            else:
-                put_to_windows(task.ctx, cast(Aggregate, self._known), self._size, rows)
+                self._put(task, groups)  # what came before goes first
+                groups = []
+                self._one_by_one(task, columns)
+        self._put(task, groups)
         return Folded(count, local, newest)
 
-    def _in_columns(self, columns: RecordColumns, low: Micros) -> Rows:
-        """The value of the records for each key and window."""
-        import pyarrow as pa
-
+    def _in_columns(self, columns: RecordColumns) -> pa.Table:
+        """The value of the records for each key and step."""
         if self._aggregate is None or self._size % self._every:
             raise NotExact("moments of one step are in different windows.")
-        if self._aggregate == "count":
-            columns.check_readable()
-        codes, keys = columns.coded_keys
-        lasts = columns.times - columns.times % self._every
-        table = {"key": codes, "last": lasts}
-        how: list[Any] = [([], "count_all")]
-        if self._aggregate != "count":
-            table["number"] = self.numbers(columns)
-            how = [("number", self._aggregate)]
-        grouped = pa.table(table).group_by(["key", "last"], use_threads=False).aggregate(how)
-        name = "count_all" if self._aggregate == "count" else f"number_{self._aggregate}"
-        groups = [grouped.column(column).to_pylist() for column in ("key", "last", name)]
-        # A moment is in the windows that begin up to so long before its step.
-        for code, last, partial in zip(*groups, strict=True):
-            for start in range(last - self._size + self._every, last + 1, self._every):
-                if start + self._size > low:
-                    yield keys[code], start, partial
+        return self.grouped(columns, {"last": columns.times - columns.times % self._every})
 
-    def _one_by_one(self, task: Task, opened: MapCell, columns: RecordColumns) -> None:
+    def _put(self, task: Task, groups: list[pa.Table]) -> None:
+        for group in self.together(groups):
+            steps: dict[Micros, dict[str, Any]] = {}
+            for key, last, partial in zip(*(group[name].to_pylist() for name in group.column_names), strict=True):
+                steps.setdefault(last, {})[key] = partial
+            for last, partials in steps.items():
+                put_to_windows(task.ctx, self._windows, cast(Aggregate, self._known), last, partials)
+
+    def _one_by_one(self, task: Task, columns: RecordColumns) -> None:
         """Call the fold for every record. Each window gets a copy of a value that the fold may change."""
         fold, size, every, low = self._fold, self._size, self._every, task.watermark.low
         ctx = task.ctx
+        opened = ctx.windows(OPEN)
         for rank, (key, time) in enumerate(zip(columns.texts(), columns.times.tolist(), strict=True)):
             ctx.key_text = key
             value = columns.value(rank)
@@ -255,17 +276,9 @@ class FoldWindows(FoldPath):
                 if is_shared and value.__class__ not in _UNCHANGING:
                     value = columns.value(rank)
                 is_shared = True
-                window = self._window(task, opened, start)
-                window.value = fold(window.value, value)
-                opened.set(str(start), window)
-
-    def _window(self, task: Task, opened: MapCell, start: Micros) -> Any:
-        """An open window of the current key."""
-        window = opened.get(str(start))
-        if window is None:
-            window = OpenWindow(start, start + self._size, fresh(self._windows.initial))
-            task.ctx.set_timer(window.end, str(start))
-        return window
+                window = Span(start + size, start)
+                held = opened.get(window, ABSENT)
+                opened.set(window, fold(fresh(self._windows.initial) if held is ABSENT else held, value))
 
     def _pass_on_late(self, task: Task, columns: RecordColumns) -> None:
         """Pass on records whose windows have all ended, unchanged."""
@@ -296,49 +309,40 @@ class FoldTotals(FoldPath):
         count, newest = 0, None
         total = cast(ValueCell, task.cells[TOTAL])
         last: dict[str, tuple[str | None, Micros, Headers | None]] = {}  # of each key, the last record
+        groups: list[pa.Table] = []
         for columns in self.columns(plan, log):
             count += columns.read
             newest = max(columns.newest, newest if newest is not None else -FAR)
             if not columns.count:
                 continue
             try:
-                partials = self._in_columns(columns)
+                groups.append(self._in_columns(columns))
             except NotExact:
+                self._put(task, total, groups)  # what came before goes first
+                groups = []
                 self._one_by_one(task, total, columns)
-            else:
-                self._put(task, total, partials)
             last.update(columns.last_of_keys())
+        self._put(task, total, groups)
         output = task.outputs[self._totals.to]
         for key, (own_key, time, headers) in last.items():
             task.ctx.key_text = key
             produce(output, output.encode(total.get()), own_key, time, headers)
         return Folded(count, local, newest)
 
-    def _in_columns(self, columns: RecordColumns) -> list[tuple[str, Any]]:
+    def _in_columns(self, columns: RecordColumns) -> pa.Table:
         """The value of the records for each key."""
-        import pyarrow as pa
-
         if self._aggregate is None:
             raise NotExact("a fold of its own.")
-        codes, keys = columns.coded_keys
-        if self._aggregate == "count":
-            columns.check_readable()
-            grouped = pa.table({"key": codes}).group_by("key", use_threads=False).aggregate([([], "count_all")])
-            partials = grouped.column("count_all").to_pylist()
-        else:
-            table = pa.table({"key": codes, "number": self.numbers(columns)})
-            grouped = table.group_by("key", use_threads=False).aggregate([("number", self._aggregate)])
-            partials = grouped.column(f"number_{self._aggregate}").to_pylist()
-        return [
-            (keys[code], partial) for code, partial in zip(grouped.column("key").to_pylist(), partials, strict=True)
-        ]
+        return self.grouped(columns, {})
 
-    def _put(self, task: Task, total: ValueCell, partials: Sequence[tuple[str, Any]]) -> None:
-        ctx, initial, combined = task.ctx, self._totals.initial, self.combined
-        for key, partial in partials:
-            ctx.key_text = key
-            held = total.get(None)
-            total.set(combined(fresh(initial) if held is None else held, partial))
+    def _put(self, task: Task, total: ValueCell, groups: list[pa.Table]) -> None:
+        ctx, initial = task.ctx, self._totals.initial
+        for group in self.together(groups):
+            combined = cast(Aggregate, self._known).combined
+            for key, partial in zip(group["key"].to_pylist(), group["partial"].to_pylist(), strict=True):
+                ctx.key_text = key
+                held = total.get(None)
+                total.set(combined(fresh(initial) if held is None else held, partial))
 
     def _one_by_one(self, task: Task, total: ValueCell, columns: RecordColumns) -> None:
         ctx, fold, initial = task.ctx, self._fold, self._totals.initial

@@ -25,6 +25,7 @@ from penstock.log.record import Partition
 from penstock.stream.computation import Computation
 from penstock.stream.engine.state_store import Cell, Entry
 from penstock.stream.engine.watermark import LOWEST, Watermark
+from penstock.stream.engine.window_cell import WindowCell
 from penstock.stream.state import Declared
 from penstock.stream.timers import Kind, Place, Timers
 
@@ -60,7 +61,7 @@ class _Progress(NamedTuple):
 
     written: int = 0  # entries since ``base``
     base: int = 0  # what is before it is not needed any more
-    places: list[tuple[str, str, str]] | None = None  # what the round under way rewrites
+    places: list[tuple[str, Any, str]] | None = None  # what the round under way rewrites
     reached: int = 0
     begun_at: int = 0
 
@@ -95,9 +96,8 @@ class Changelog:
         for offset, payload in payloads:
             change = decoded_change(payload, self.partition, offset)
             check_shapes(self.computation, change)
-            written += len(change.entries)
             for raw in change.entries:
-                self._load(Entry(*raw), cells, timers, change.version)
+                written += self._load(Entry(*raw), cells, timers, change.version)
             offsets.update(change.offsets)
             inputs_before.update(change.inputs)
             watermark.load(change.low, change.highs)
@@ -120,11 +120,10 @@ class Changelog:
         progress = self._progress
         for offset, payload in payloads:
             change = decoded_change(payload, self.partition, offset)
-            for raw in change.entries:
-                self._load(Entry(*raw), cells, timers, change.version)
+            written = sum(self._load(Entry(*raw), cells, timers, change.version) for raw in change.entries)
             offsets.update(change.offsets)
             watermark.load(change.low, change.highs)
-            progress = progress._replace(written=progress.written + len(change.entries))
+            progress = progress._replace(written=progress.written + written)
             if change.base > progress.base:  # the other one has ended a round of its own
                 live = sum(cell.entry_count() for cell in cells.values()) + len(timers)
                 progress = _Progress(live, change.base)
@@ -132,17 +131,19 @@ class Changelog:
         self._progress = self._planned = progress
         return offsets
 
-    def _load(self, entry: Entry, cells: Mapping[str, Cell], timers: Timers, version: int) -> None:
+    def _load(self, entry: Entry, cells: Mapping[str, Cell], timers: Timers, version: int) -> int:
+        """Load an entry. Returns its weight."""
         kind = KINDS.get(entry.state)
         if kind is not None:
             timers.load((kind, entry.key, entry.sub), None if entry.payload is None else entry.expires)
-            return
+            return 1
         cell = cells.get(entry.state)
         if cell is None:
-            return  # a state that this version no longer has
+            return 1  # a state that this version no longer has
         if version < self.computation.version and entry.payload is not None:
             entry = upgraded(self.computation, entry, cell, version)
         cell.load(entry)
+        return cell.weight(entry)
 
     # --- writing -----------------------------------------------------------------------------------
 
@@ -152,7 +153,8 @@ class Changelog:
     ) -> list[bytes]:  # fmt: skip
         """The records of a checkpoint: its changes, and as much rewriting as it pays for."""
         live = sum(cell.entry_count() for cell in cells.values()) + len(timers)
-        plan, rewritten = self._rewritten(live, REWRITES * len(changes) + 1, cells, timers)
+        changed = sum(weight_of(entry, cells) for entry in changes)
+        plan, rewritten = self._rewritten(live, REWRITES * changed + 1, cells, timers)
         low, highs = watermark.position()
         records: list[bytes] = []
         part: list[tuple[str, str, str, bytes | None, Micros]] = []
@@ -166,7 +168,8 @@ class Changelog:
             size += more
         if part or not records:
             records.append(self._record(plan.base, low, highs, offsets, part))
-        self._planned = plan._replace(written=plan.written + len(rewritten) + len(changes))
+        changed += sum(weight_of(entry, cells) for entry in rewritten)
+        self._planned = plan._replace(written=plan.written + changed)
         return records
 
     def _record(self, base: int, low: Micros, highs: dict[str, Micros], offsets: Mapping[str, int], part: Any) -> bytes:
@@ -189,13 +192,17 @@ class Changelog:
         rewritten: list[Entry] = []
         places = now.places or []
         reached = now.reached
-        while reached < len(places) and len(rewritten) < most:
+        while reached < len(places) and most > 0:
             state, key, sub = places[reached]
             reached += 1
             kind = KINDS.get(state)
-            entry = timer_entry((kind, key, sub), timers) if kind is not None else cells[state].entry(key, sub)
-            if entry is not None:
-                rewritten.append(entry)
+            if kind is None:
+                entries = list(cells[state].entries(key, sub))
+            else:
+                entry = timer_entry((kind, key, sub), timers)
+                entries = [] if entry is None else [entry]
+            rewritten += entries
+            most -= sum(weight_of(entry, cells) for entry in entries)
         if reached < len(places):
             return now._replace(reached=reached), rewritten
         return _Progress(now.written, now.begun_at), rewritten
@@ -210,8 +217,16 @@ class Changelog:
         return self._progress.base if before.base != self._progress.base else None
 
 
+def weight_of(entry: Entry, cells: Mapping[str, Cell]) -> int:
+    """How many items an entry holds."""
+    cell = cells.get(entry.state)
+    return 1 if cell is None else cell.weight(entry)
+
+
 def upgraded(computation: Computation, entry: Entry, cell: Cell, version: int) -> Entry:
     """Convert a stored value of an older version."""
+    if isinstance(cell, WindowCell):
+        return cell.converted(entry, lambda key, raw: computation.upgrade(version, entry.state, key, raw))
     raw = codec_for(Any).decode(entry.payload or b"null")
     value = computation.upgrade(version, entry.state, entry.key, raw)
     return entry._replace(payload=None if value is None else cell.encode(value))
@@ -285,6 +300,7 @@ def check_shapes(computation: Computation, last: Change) -> None:
                 f"the state of {computation.name} is of version {last.version}, the code of {computation.version}.",
                 hint=f"Override upgrade() to convert kept values. {out}",
             )
+        check_kinds(computation, last)
         return
     declared = shapes_of(computation)
     for name, shape in last.shapes.items():
@@ -296,11 +312,21 @@ def check_shapes(computation: Computation, last: Change) -> None:
             )
 
 
+def check_kinds(computation: Computation, last: Change) -> None:
+    """Raise if a state is of another kind than before: ``upgrade`` is given values, not maps or windows."""
+    for state in computation.states:
+        shape = last.shapes.get(state.name, state.kind)
+        if not shape.startswith(state.kind):
+            raise SchemaMismatch(
+                f"state {state.name!r} of {computation.name} is kept as {shape} and declared as {state.shape}.",
+                hint=f"Use another name for the new state, or start over with {start_over(computation.name)}.",
+            )
+
+
 def probe(computation: Computation, cell: Cell) -> None:
     """Read a few stored values: this finds a type that changed inside before any work begins."""
     for number, (key, sub) in enumerate(cell.places()):
-        entry = cell.entry(key, sub)
-        if entry is not None and entry.payload is not None:
+        for entry in cell.entries(key, sub):
             probe_entry(computation, cell, entry)
         if number >= 20:
             return
@@ -309,7 +335,7 @@ def probe(computation: Computation, cell: Cell) -> None:
 def probe_entry(computation: Computation, cell: Cell, entry: Entry) -> None:
     """Read one stored value."""
     try:
-        cell.decode(entry.payload or b"")
+        cell.probe(entry)
     except Undecodable as cause:
         raise SchemaMismatch(
             f"state {entry.state!r} of {computation.name} has values that do not fit its type: {cause.message}",

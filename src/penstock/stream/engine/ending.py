@@ -34,7 +34,10 @@ class TaskEnd:
         """Fire the timers of event time that are set, and call on_drain."""
         task = self.task
         if self._is_final:
-            for timer in task.end_of_input():
+            task.end_time()
+            if not self._skipped:
+                counts.timers += task.close_windows()
+            for timer in task.timers_of_event_time():
                 if task.still_set(timer) and timer not in self._skipped:
                     call_timer(task, timer, counts)
         task.drained()

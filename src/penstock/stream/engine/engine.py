@@ -277,6 +277,7 @@ class Engine:
         silent = self._event_time.observe(self.tasks.values(), self.queue.first_offsets(self.read_to), now)
         for task in self.tasks.values():
             task.move(silent.get(task.index, NOT_SILENT))
+            self._counts.timers += task.close_windows()
             while task.has_timers and (timer := task.take_due(now)) is not None:
                 call_timer(task, timer, self._counts)
 

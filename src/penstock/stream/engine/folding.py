@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, NamedTuple, cast
@@ -21,6 +21,7 @@ from penstock.stream.chaining import chain
 from penstock.stream.computation import Computation, names_of
 from penstock.stream.context import Context
 from penstock.stream.engine.checkpoint import InputBatch
+from penstock.stream.engine.window_cell import Span
 from penstock.stream.operators import (
     TOTAL,
     FieldFold,
@@ -40,8 +41,6 @@ from penstock.stream.windows import OPEN, OpenWindow, Session, put_session, touc
 FEW = 8  # records that are sooner processed one by one
 MOST_FOLDED = 100_000  # entries that are held before they are put to the state
 _AGGREGATES: dict[Any, str] = {plus: "sum", smaller: "min", larger: "max"}
-
-Row = tuple[str, Micros, Any]  # key, start of the window, what its records come to
 
 
 class NotExact(Exception):
@@ -237,8 +236,9 @@ class WindowFold:
     def __init__(self, windows: windowed_fold, aggregate: Aggregate) -> None:
         """Nothing is folded yet."""
         self._aggregate = aggregate
+        self._windows = windows
         self._size, self._every = windows.size, windows.every
-        self._partials: dict[tuple[str, Micros], Any] = {}  # by key and step
+        self._partials: dict[Micros, dict[str, Any]] = {}  # by step and key
 
     def take(self, batch: InputBatch, low: Micros) -> bool:
         """Fold a batch. Returns False, and does nothing, if one of its records is late for all its windows."""
@@ -248,15 +248,19 @@ class WindowFold:
             return False
         rows = self._aggregate.rows(batch)
         for key, time, number in zip(rows.keys, rows.times, rows.numbers, strict=True):
-            place = (key, time - time % every)
-            held = partials.get(place)
-            partials[place] = number if held is None else combine(held, number)
+            step = time - time % every
+            of_step = partials.get(step)
+            if of_step is None:
+                of_step = partials[step] = {}
+            held = of_step.get(key)
+            of_step[key] = number if held is None else combine(held, number)
         return True
 
     def put(self, ctx: Context) -> None:
         """Put what was folded to the open windows of its keys."""
         partials, self._partials = self._partials, {}
-        put_to_windows(ctx, self._aggregate, self._size, rows_of(partials, self._size, self._every, ctx.low))
+        for last, of_step in partials.items():
+            put_to_windows(ctx, self._windows, self._aggregate, last, of_step)
 
     def clear(self) -> None:
         """Forget what was folded."""
@@ -264,29 +268,17 @@ class WindowFold:
 
     def __len__(self) -> int:
         """How many entries are held."""
-        return len(self._partials)
+        return sum(map(len, self._partials.values()))
 
 
-def rows_of(partials: dict[tuple[str, Micros], Any], size: Micros, every: Micros, low: Micros) -> Iterator[Row]:
-    """The windows that the moments of each step are in, without those that have ended."""
-    for (key, last), partial in partials.items():
-        for start in range(last - size + every, last + 1, every):
-            if start + size > low:
-                yield key, start, partial
-
-
-def put_to_windows(ctx: Context, aggregate: Aggregate, size: Micros, rows: Iterable[Row]) -> None:
-    """Add what was folded to open windows; one that is opened gets its timer."""
-    opened, initial, combined = ctx.map(OPEN), aggregate.initial, aggregate.combined
-    for key, start, partial in rows:
-        ctx.key_text = key
-        name = str(start)
-        window = opened.get(name)
-        if window is None:
-            window = OpenWindow(start, start + size, fresh(initial))
-            ctx.set_timer(window.end, name)
-        window.value = combined(window.value, partial)
-        opened.set(name, window)
+def put_to_windows(
+    ctx: Context, windows: windowed_fold, aggregate: Aggregate, last: Micros, partials: Mapping[str, Any]
+) -> None:
+    """Add what the records of one step come to, for each key, to the windows that the step is in and that are open."""
+    opened, size = ctx.windows(OPEN), windows.size
+    for start in range(last - size + windows.every, last + 1, windows.every):
+        if start + size > ctx.low:
+            opened.fold(Span(start + size, start), partials, aggregate.initial, aggregate.combined)
 
 
 class SessionFold:

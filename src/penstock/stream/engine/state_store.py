@@ -105,13 +105,27 @@ class Cell:
         """Undo the changes since the last checkpoint."""
         self._forget_work()
 
-    def places(self) -> Iterator[tuple[str, str]]:
-        """Key and sub-key of every stored entry."""
+    def places(self) -> Iterator[tuple[Any, str]]:
+        """Key, or keys that are stored together, and sub-key of everything that is stored."""
         raise NotImplementedError
 
     def entry(self, key: str, sub: str) -> Entry | None:
         """A stored entry."""
         raise NotImplementedError
+
+    def entries(self, key: Any, sub: str) -> Iterator[Entry]:
+        """What is stored at a place, to be written again."""
+        entry = self.entry(key, sub)
+        if entry is not None:
+            yield entry
+
+    def weight(self, entry: Entry) -> int:
+        """How many items an entry holds."""
+        return 1
+
+    def probe(self, entry: Entry) -> None:
+        """Read what an entry holds. Raises :class:`Undecodable` if it does not fit the type."""
+        self.decode(entry.payload or b"")
 
     def forget(self, key: str, sub: str) -> Entry | None:
         """Drop what has expired. Returns the entry that says so."""

@@ -10,6 +10,7 @@ from typing import Any
 from penstock.clock import Micros, duration_micros
 from penstock.log.record import NewRecords, Partition, Record
 from penstock.scalars import MARK, scalar_of
+from penstock.stream.chaining import chain
 from penstock.stream.columns import ColumnBatches, Columns
 from penstock.stream.computation import Computation
 from penstock.stream.context import Context, Output
@@ -20,7 +21,9 @@ from penstock.stream.engine.resolved import ResolvedComputation
 from penstock.stream.engine.state_store import Entry, check_texts, value_limit
 from penstock.stream.engine.watermark import END, SilentInput, Watermark
 from penstock.stream.engine.watermark_log import Ends, WatermarkPublisher, WatermarkReport
+from penstock.stream.engine.window_cell import Span, WindowCell
 from penstock.stream.timers import Timer, Timers
+from penstock.stream.windows import windowed_fold
 
 logger = logging.getLogger("penstock.stream")
 
@@ -50,6 +53,8 @@ class Task:
         self.outputs = outputs_of(resolved)
         self.keeps = self.computation.keeps
         self.has_timers = self.computation.overrides("on_timer")
+        self.windows = next((cell for cell in self.cells.values() if isinstance(cell, WindowCell)), None)
+        self._closing = closing_step(self.computation)
         self.ctx = Context(
             node.name, index, self.outputs, self.cells, self.timers,
             codecs={name: known.codec for name, known in resolved.inputs.items()},
@@ -202,7 +207,7 @@ class Task:
     def offer_report(self, ends: Ends) -> None:
         """After a checkpoint: offer a report to the readers of the outputs, valid from these offsets on."""
         if self.publisher is not None:
-            promise = self.watermark.promise_until(self.timers.next("event"))
+            promise = self.watermark.promise_until(self.next_event())
             if promise is not None:
                 self.publisher.offer(promise, self.watermark.low, ends)
 
@@ -218,7 +223,35 @@ class Task:
 
     def take_due(self, now: Micros) -> Timer | None:
         """The next timer that is due: those of event time first, each kind by (time, key)."""
-        return self.timers.take("event", self.watermark.low) or self.timers.take("processing", now)
+        low = self.watermark.low
+        at = self.timers.next("event")
+        taken = None if self.windows is None else self.windows.take(low if at is None else min(low, at))
+        if taken is not None:
+            return timer_of(*taken)
+        return self.timers.take("event", low) or self.timers.take("processing", now)
+
+    def next_event(self) -> Micros | None:
+        """When the first timer of event time fires or the first window ends, or None."""
+        moments = [self.timers.next("event"), None if self.windows is None else self.windows.next_end()]
+        return min((at for at in moments if at is not None), default=None)
+
+    def close_windows(self) -> int:
+        """Close all windows that have ended, at once. Returns how many timers that stands for.
+
+        If one of them fails nothing happens, and they are taken one by one.
+        """
+        if self._closing is None or self.windows is None:
+            return 0
+        marks = {name: output.mark() for name, output in self.outputs.items()}
+        size, is_full = self.ctx.size, self.ctx.full
+        try:
+            return self._closing.close_windows(self.ctx)
+        except Exception:
+            logger.debug("windows of %s are closed one by one", self.ctx.computation, exc_info=True)
+            for name, output in self.outputs.items():
+                output.back_to(marks[name])
+            self.ctx.size, self.ctx.full = size, is_full
+            return 0
 
     def is_due(self, now: Micros) -> bool:
         """Whether a timer of processing time is due."""
@@ -250,18 +283,25 @@ class Task:
 
     # --- the end of the input ----------------------------------------------------------------------
 
-    def end_of_input(self) -> list[Timer]:
-        """All event-time timers, in their order, with the watermark at the end."""
+    def end_time(self) -> None:
+        """Move the watermark to the end, until :meth:`close_time`."""
         self.ctx.low = END
+
+    def timers_of_event_time(self) -> list[Timer]:
+        """All timers of event time that are set, in their order."""
         timers = [
             Timer(key, name, at)
             for kind, key, name in self.timers.places()
             if kind == "event" and (at := self.timers.get(kind, key, name)) is not None
         ]
+        if self.windows is not None:
+            timers += [timer_of(key, window) for key, window in self.windows.open_windows()]
         return sorted(timers, key=lambda timer: (timer.time_us, timer.key, timer.name))
 
     def still_set(self, timer: Timer) -> bool:
         """Remove a timer if it is set as it was. Returns whether it was."""
+        if self.windows is not None and (window := window_of(timer)) and self.windows.take_one(timer.key, window):
+            return True
         if self.timers.get(timer.kind, timer.key, timer.name) != timer.time_us:
             return False
         self.timers.clear(timer.kind, timer.key, timer.name)
@@ -340,6 +380,24 @@ class Task:
 def _rank(records: list[Record[Any]], record: Record[Any] | None) -> int:
     """The index of a record in a list, by identity."""
     return next((rank for rank, other in enumerate(records) if other is record), 0)
+
+
+def closing_step(computation: Computation) -> windowed_fold | None:
+    """The step that closes windows for all keys together, if there is one."""
+    while type(computation) is chain:
+        computation = computation.last
+    return computation if type(computation) is windowed_fold and computation.closes_together else None
+
+
+def timer_of(key: str, window: Span) -> Timer:
+    """The end of a window as a timer."""
+    return Timer(key, str(window.start), window.end)
+
+
+def window_of(timer: Timer) -> Span | None:
+    """The window whose end a timer may stand for."""
+    is_number = timer.kind == "event" and timer.name.removeprefix("-").isdecimal()
+    return Span(timer.time_us, int(timer.name)) if is_number else None
 
 
 def watermark_of(resolved: ResolvedComputation, index: int, now: Micros) -> Watermark:

@@ -199,7 +199,7 @@ class LocalRunner(Runner):
             if node.is_source and not thread.quiet:
                 return True
             for task in thread.tasks:
-                at = task.timers.next("event")
+                at = task.next_event()
                 if at is not None and at <= until:
                     return True
         return False

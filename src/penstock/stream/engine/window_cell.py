@@ -1,0 +1,364 @@
+"""The open windows of a task. All keys of one window are a block: it is filled, written and closed as a whole.
+
+With many keys a window costs as little as a few numbers do. A block of a checkpoint holds the keys that were changed;
+one entry says that a window has closed, for all its keys. Windows have no timers of their own: the end of a block says
+when they close, in the order that timers would have, by end and key. They can be taken one by one as well, for when
+one of them fails.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any, NamedTuple, get_args, get_origin
+
+import msgspec
+
+from penstock.clock import Micros
+from penstock.errors import Undecodable
+from penstock.stream.engine.state_store import Cell, Entry, check_texts
+from penstock.stream.state import Declared, fresh
+
+KEYS = 1000  # of one entry
+BYTES = 64 * 1024  # of one entry, if it has several keys
+ABSENT: Any = object()
+_NOTHING: Any = {}
+_WIDEST = 1 << 63  # what msgpack holds of whole numbers
+
+Kept = int | float | bytes | None  # a plain number as it is, everything else as JSON
+_BLOCK: Any = msgspec.msgpack.Decoder(tuple[dict[str, int | float | bytes | None], list[str]])
+
+
+class Span(NamedTuple):
+    """The time of a window; windows sort by their ends."""
+
+    end: Micros
+    start: Micros
+
+
+class _Change(NamedTuple):
+    """What a checkpoint does to a window."""
+
+    window: Span
+    is_over: bool  # what was kept of it goes, all of it
+    kept: dict[str, Kept]
+    gone: list[str]
+
+
+class WindowCell(Cell):
+    """The value of every key and open window."""
+
+    def __init__(self, declared: Declared[Any]) -> None:
+        """The type declared is a struct of start, end and value."""
+        super().__init__(declared)
+        self._open: Any = get_origin(declared.type)
+        self._is_untyped = get_args(declared.type) == (Any,)
+        self._committed: dict[Span, dict[str, Kept]] = {}
+        self._work: dict[Span, dict[str, Any]] = {}  # since the last checkpoint; ABSENT if it was deleted
+        self._read: dict[Span, dict[str, Any]] = {}  # values that were decoded
+        self._closed: set[Span] = set()
+        self._taken: dict[Span, set[str]] = {}  # keys whose windows were closed one by one
+        self._taking: tuple[Span, list[str]] | None = None  # keys that are taken next, the last one first
+        self._live: dict[Span, int] = {}  # how many keys a window has, without those taken
+        self._ends: list[Span] = []  # a heap of the same windows
+        self._changes: list[_Change] = []
+
+    # --- the current key -------------------------------------------------------------------------------
+
+    def get(self, window: Span, default: Any = None) -> Any:
+        """The value of an open window."""
+        value = self._value(window, self.scope.key_text)
+        return default if value is ABSENT else value
+
+    def set(self, window: Span, value: Any) -> None:
+        """Set the value of a window, which opens it."""
+        if self.scope.strict:
+            self.check(self._open(window.start, window.end, value))
+        key = self.scope.key_text
+        self._drop_taken(window, (key,))
+        if self._value(window, key) is ABSENT:
+            self._grow(window, 1)
+        self._work.setdefault(window, {})[key] = value
+
+    def delete(self, window: Span) -> None:
+        """Drop a window; harmless if it is not open."""
+        key = self.scope.key_text
+        if self._value(window, key) is ABSENT:
+            return
+        if key not in self._taken.get(window, ()):
+            self._live[window] -= 1
+        self._work.setdefault(window, {})[key] = ABSENT
+
+    def _value(self, window: Span, key: str) -> Any:
+        changed = self._work.get(window)
+        if changed is not None and key in changed:
+            return changed[key]
+        kept = self._base(window).get(key, ABSENT)
+        if kept.__class__ is not bytes:
+            return kept
+        read = self._read.setdefault(window, {})
+        if key not in read:
+            read[key] = self.decode(kept).value
+        return read[key]
+
+    def _drop_taken(self, window: Span, keys: Iterable[str]) -> None:
+        """Windows that were taken are closed: these keys open them again."""
+        taken = self._taken.get(window)
+        if taken:
+            again = taken.intersection(keys)
+            taken -= again
+            self._work.setdefault(window, {}).update(dict.fromkeys(again, ABSENT))
+
+    def _base(self, window: Span) -> dict[str, Kept]:
+        """What is committed of a window, if it was not closed since."""
+        block: dict[str, Kept] = _NOTHING if window in self._closed else self._committed.get(window, _NOTHING)
+        return block
+
+    def _grow(self, window: Span, count: int) -> None:
+        if window not in self._live:
+            self._live[window] = 0
+            heapq.heappush(self._ends, window)
+        self._live[window] += count
+        self._taking = None
+
+    # --- all keys of a window --------------------------------------------------------------------------
+
+    def fold(
+        self, window: Span, partials: Mapping[str, Any], initial: Any, combined: Callable[[Any, Any], Any]
+    ) -> None:
+        """Add to the values of many keys what their records come to."""
+        self._drop_taken(window, partials)
+        base, changed, opened = self._base(window), self._work.setdefault(window, {}), 0
+        for key, partial in partials.items():
+            held = changed[key] if key in changed else base.get(key, ABSENT)
+            if held is ABSENT:
+                opened += 1
+                held = fresh(initial)
+            elif held.__class__ is bytes and key not in changed:
+                held = self.decode(held).value
+            changed[key] = combined(held, partial)
+        self._grow(window, opened)
+
+    def ended_by(self, until: Micros) -> list[Span]:
+        """The windows that are open and end by then, by their ends."""
+        end = self.next_end()
+        if end is None or end > until:
+            return []
+        return sorted(window for window, count in self._live.items() if count and window.end <= until)
+
+    def values(self, window: Span) -> dict[str, Any]:
+        """The values of all keys of a window, by the keys in their order."""
+        values: dict[str, Any] = {**self._base(window), **self._work.get(window, _NOTHING)}
+        if bytes in set(map(type, values.values())):
+            return {key: self._value(window, key) for key in self.keys(window)}
+        return {key: values[key] for key in self.keys(window)}
+
+    def keys(self, window: Span) -> list[str]:
+        """The keys of a window, in their order."""
+        changed = self._work.get(window, _NOTHING)
+        keys = [key for key, value in changed.items() if value is not ABSENT]
+        keys += [key for key in self._base(window) if key not in changed]
+        taken = self._taken.get(window)
+        return sorted(keys) if not taken else sorted(key for key in keys if key not in taken)
+
+    def close(self, window: Span) -> None:
+        """Drop a window of all keys."""
+        self._closed.add(window)
+        self._work[window] = {}
+        self._live[window] = 0
+
+    # --- one window after the other ----------------------------------------------------------------------
+
+    def next_end(self) -> Micros | None:
+        """When the first window ends, or None if none is open."""
+        while self._ends and not self._live[self._ends[0]]:
+            del self._live[heapq.heappop(self._ends)]
+        return self._ends[0].end if self._ends else None
+
+    def take(self, until: Micros) -> tuple[str, Span] | None:
+        """The first key and window that ends by then; it counts as closed from now on, whatever becomes of it."""
+        end = self.next_end()
+        if end is None or end > until:
+            return None
+        window = self._ends[0]
+        if self._taking is None or self._taking[0] != window:
+            self._taking = window, self.keys(window)[::-1]
+        key = self._taking[1].pop()
+        self._take(key, window)
+        return key, window
+
+    def take_one(self, key: str, window: Span) -> bool:
+        """Take this one. Returns whether it was open."""
+        if self._value(window, key) is ABSENT or key in self._taken.get(window, ()):
+            return False
+        if self._taking is not None and self._taking[0] == window:
+            self._taking = None
+        self._take(key, window)
+        return True
+
+    def _take(self, key: str, window: Span) -> None:
+        self._taken.setdefault(window, set()).add(key)
+        self._live[window] -= 1
+
+    def open_windows(self) -> Iterator[tuple[str, Span]]:
+        """Every key and window that is open."""
+        return ((key, window) for window, count in sorted(self._live.items()) if count for key in self.keys(window))
+
+    # --- checkpoints -----------------------------------------------------------------------------------
+
+    def changes(self) -> list[Entry]:
+        touched = sorted({*self._work, *self._closed, *self._taken})
+        self._changes = [self._change(window) for window in touched]
+        return [entry for change in self._changes for entry in self._entries(change)]
+
+    def _change(self, window: Span) -> _Change:
+        changed, taken, base = self._work.get(window, _NOTHING), self._taken.get(window, ()), self._base(window)
+        kept = {key: value for key, value in changed.items() if value is not ABSENT and key not in taken}
+        gone = [key for key in {*taken, *changed} if key in base and key not in kept]
+        is_over = window in self._closed or len(gone) == len(base)
+        return _Change(window, is_over, self._packed(window, kept), [] if is_over else sorted(gone))
+
+    def _packed(self, window: Span, values: dict[str, Any]) -> dict[str, Kept]:
+        check_texts("".join(values))
+        kinds = set(map(type, values.values())) if self._is_untyped else {object}
+        if kinds <= {int} and -_WIDEST <= min(values.values(), default=0) <= max(values.values(), default=0) < _WIDEST:
+            return values
+        return {
+            key: value
+            if self._is_untyped and _is_plain(value)
+            else self.encode(self._open(window.start, window.end, value))
+            for key, value in values.items()
+        }  # fmt: skip
+
+    def _entries(self, change: _Change) -> Iterator[Entry]:
+        if change.is_over and change.window in self._committed:
+            yield Entry(self.name, "", _text(change.window), None, 1)
+        yield from self._blocks(change.window, change.kept, change.gone)
+
+    def _blocks(self, window: Span, kept: Mapping[str, Kept], gone: list[str]) -> Iterator[Entry]:
+        """A block in as many entries as its size takes."""
+        items = iter(kept.items())
+        while part := dict(islice(items, KEYS)):
+            yield from self._parts(window, part)
+        for start in range(0, len(gone), KEYS):
+            some = gone[start : start + KEYS]
+            yield Entry(self.name, "", _text(window), msgspec.msgpack.encode(({}, some)), len(some))
+
+    def _parts(self, window: Span, kept: dict[str, Kept]) -> Iterator[Entry]:
+        payload = msgspec.msgpack.encode((kept, ()))
+        if len(payload) <= BYTES or len(kept) == 1:
+            yield Entry(self.name, "", _text(window), payload, len(kept))
+            return
+        items = list(kept.items())
+        yield from self._parts(window, dict(items[: len(items) // 2]))
+        yield from self._parts(window, dict(items[len(items) // 2 :]))
+
+    def apply(self) -> None:
+        for window, is_over, kept, gone in self._changes:
+            if is_over:
+                self._committed.pop(window, None)
+            self._keep(window, kept, gone)
+        self._forget_work()
+
+    def _keep(self, window: Span, kept: Mapping[str, Kept], gone: Iterable[str]) -> None:
+        block = self._committed.setdefault(window, {})
+        block.update(kept)
+        for key in gone:
+            block.pop(key, None)
+        if not block:
+            del self._committed[window]
+
+    def rollback(self) -> None:
+        touched = {*self._work, *self._closed, *self._taken}
+        self._forget_work()
+        for window in touched:
+            self._recount(window)
+
+    def _recount(self, window: Span) -> None:
+        """Count the committed keys of a window again."""
+        self._grow(window, 0)
+        self._live[window] = len(self._committed.get(window, _NOTHING))
+
+    def _forget_work(self) -> None:
+        self._work, self._read, self._taken, self._closed = {}, {}, {}, set()
+        self._taking = None
+        self._changes = []
+
+    # --- what is stored ----------------------------------------------------------------------------------
+
+    def load(self, entry: Entry) -> None:
+        window = _window(entry.sub)
+        if entry.payload is None:
+            self._committed.pop(window, None)
+        else:
+            self._keep(window, *self.block(entry))
+        self._recount(window)
+
+    def block(self, entry: Entry) -> tuple[dict[str, Kept], list[str]]:
+        """The keys with values of an entry, and those that are gone."""
+        try:
+            block: tuple[dict[str, Kept], list[str]] = _BLOCK.decode(entry.payload or b"")
+        except msgspec.MsgspecError as cause:
+            raise Undecodable(
+                f"windows of state {self.name} cannot be read: {cause}.",
+                hint="Only runners may append to a state log. Restore it from a backup, or start over.",
+            ) from cause
+        return block
+
+    def probe(self, entry: Entry) -> None:
+        for value in islice(self.block(entry)[0].values(), 20):
+            if isinstance(value, bytes):
+                self.decode(value)
+
+    def converted(self, entry: Entry, convert: Callable[[str, Any], Any]) -> Entry:
+        """The entry with other values: ``convert`` is given each key and window, as plain JSON."""
+        window, (kept, gone) = _window(entry.sub), self.block(entry)
+        made: dict[str, Kept] = {}
+        for key, value in kept.items():
+            if isinstance(value, bytes):
+                raw = msgspec.json.decode(value)
+            else:
+                raw = {"start": window.start, "end": window.end, "value": value}
+            converted = convert(key, raw)
+            if converted is None:
+                gone.append(key)
+            else:
+                made[key] = self.encode(converted)
+        return entry._replace(payload=msgspec.msgpack.encode((made, gone)))
+
+    def weight(self, entry: Entry) -> int:
+        return entry.expires
+
+    def places(self) -> Iterator[tuple[Any, str]]:
+        """Some keys of a window at a time."""
+        for window, block in self._committed.items():
+            keys = iter(list(block))
+            while some := tuple(islice(keys, KEYS)):
+                yield some, _text(window)
+
+    def entries(self, key: Any, sub: str) -> Iterator[Entry]:
+        block = self._committed.get(_window(sub), _NOTHING)
+        return self._blocks(_window(sub), {one: block[one] for one in key if one in block}, [])
+
+    def entry_count(self) -> int:
+        return sum(map(len, self._committed.values()))
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a number comes back from msgpack as it would from JSON."""
+    if value is None:
+        return True
+    return (value.__class__ is int and -_WIDEST <= value < _WIDEST) or (
+        value.__class__ is float and math.isfinite(value)
+    )
+
+
+def _text(window: Span) -> str:
+    return f"{window.start}/{window.end}"
+
+
+def _window(text: str) -> Span:
+    start, _, end = text.partition("/")
+    return Span(int(end), int(start))
