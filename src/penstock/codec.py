@@ -91,6 +91,8 @@ class JsonCodec(Generic[T]):
             payload = self._encoder.encode(value)
             if is_exact or (self._loose and _is_plain_struct(value)):  # without a type all of it can be read
                 return payload
+            if self._loose and value.__class__ in _SAME_IN_JSON and len(payload) <= MOST_DEPTH:
+                return payload
             back = self._decoder.decode(payload)
         except Exception as cause:  # also what the type's own checks raise
             raise _wrong_type(self._type, value, str(cause)) from cause
@@ -102,13 +104,14 @@ class JsonCodec(Generic[T]):
 
     def encode_many(self, values: Sequence[T]) -> list[bytes]:
         """Encode many, which is faster than one after the other."""
+        kinds = set(map(type, values))
         try:
-            if {self._class}.issuperset(map(type, values)) or (self._loose and all(map(_is_plain_struct, values))):
+            if kinds == {self._exact} or (self._type is Any and all(map(_is_plain_struct, values))):
+                return list(map(self._encoder.encode, values))
+            if self._class is None or kinds == {self._class}:
                 payloads = list(map(self._encoder.encode, values))
-                if self._loose or (
-                    max(map(len, payloads), default=0) <= MOST_DEPTH
-                    and list(map(self._decoder.decode, payloads)) == list(values)
-                ):
+                is_shallow = max(map(len, payloads), default=0) <= MOST_DEPTH
+                if is_shallow and list(map(self._decoder.decode, payloads)) == list(values):
                     return payloads
         except Exception:  # noqa: S110 - the one that cannot be encoded is found below
             pass

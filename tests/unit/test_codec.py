@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import open_logs, open_queues
-from penstock.codec import codec_for, type_name
+from penstock.codec import JsonCodec, codec_for, type_name
 from penstock.errors import BadInput, Undecodable, WrongType
+from penstock.stream import Windowed
 
 
 class Mail(msgspec.Struct):
@@ -315,3 +316,27 @@ def test_what_is_nested_too_deep_is_refused(type_: Any) -> None:
         codec.encode(nested(256))
     wide = [[{}]] * 1000 if type_ != dict[str, Any] else {str(number): [{}] for number in range(1000)}
     assert codec.decode(codec.encode(wide)) == wide
+
+
+MANY: list[Any] = [
+    0, -1, 1 << 70, True, None, 0.5, -0.0, float("nan"), float("inf"), "text", "\ud800", b"bytes", (1, 2), [1],
+    {"a": 1}, {1: 2}, {1, 2}, object(), "deep" * 100,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "type_", [Any, int, float, str, bool, list, dict, tuple, list[int], int | None, Windowed, Windowed[int]], ids=str
+)
+def test_many_are_encoded_as_each_of_them_would_be(type_: Any) -> None:
+    codec = JsonCodec(type_)
+    good: list[tuple[Any, bytes]] = []
+    for value in [*MANY, *(Windowed("k", 1, 2, value) for value in MANY)]:
+        try:
+            good.append((value, codec.encode(value)))
+        except WrongType:
+            for others in ([], [known for known, _ in good]):
+                with pytest.raises(WrongType):
+                    codec.encode_many([*others, value])
+    assert codec.encode_many([value for value, _ in good]) == [payload for _, payload in good]
+    for value, payload in good:
+        assert codec.encode_many([value, value]) == [payload] * 2

@@ -56,6 +56,10 @@ class Output:
         self._partitioner = output.partitioner
         self._next = 0
 
+    def encode_many(self, values: list[Any]) -> list[bytes]:
+        """The payloads of many values."""
+        return self.codec.encode_many(values) if isinstance(self.codec, JsonCodec) else list(map(self.encode, values))
+
     def partition_of(self, key: str | bytes | None) -> int:
         """The partition of a key; records without one go to each partition in turn."""
         if key is None:
@@ -226,9 +230,8 @@ class Context(Scope, Generic[In, Out]):
     def produce_many(self, stream: str, values: list[Out], keys: list[str], time: Micros) -> None:
         """Append the results of many keys, all of one time."""
         out = self._output(stream)
-        payloads = out.codec.encode_many(values) if isinstance(out.codec, JsonCodec) else map(out.encode, values)
         at, known, rows, total = micros(time), out.known, out.rows, 0
-        for payload, key in zip(payloads, keys, strict=True):
+        for payload, key in zip(out.encode_many(values), keys, strict=True):
             own_key = key or None
             partition = known.get(own_key)
             if partition is None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -113,16 +114,17 @@ class RecordColumns:
         coded = self.keys.fill_null(b"").dictionary_encode()
         return coded.indices, coded.dictionary.cast("string")  # raises for a key that is not text
 
-    def last_of_keys(self) -> Iterator[tuple[str, tuple[str | None, Micros, Headers | None]]]:
+    def last_of_keys(self) -> Iterable[tuple[str, tuple[str | None, Micros, Headers | None]]]:
         """Key, time and headers of the last record of each key, in the order in which the keys come first."""
         codes, known = self.coded_keys
         keys = known.to_pylist()
         ranks = dict(zip(codes.to_pylist(), range(self.count), strict=True))  # the last one of a code stays
         times = self.times[list(ranks.values())].tolist()
-        is_plain = not self.keys.null_count and self.headers.null_count == self.count
-        for (code, rank), time in zip(ranks.items(), times, strict=True):
-            key = keys[code]
-            yield key, (key, time, None) if is_plain else (self.key(rank), time, self.header(rank))
+        named = [keys[code] for code in ranks]
+        if not self.keys.null_count and self.headers.null_count == self.count:
+            return zip(named, zip(named, times, repeat(None)), strict=False)
+        places = ((self.key(rank), time, self.header(rank)) for rank, time in zip(ranks.values(), times, strict=True))
+        return zip(named, places, strict=True)
 
     def texts(self) -> list[str]:
         """The key of each record."""
@@ -318,15 +320,15 @@ class FoldTotals(FoldPath):
             try:
                 groups.append(self._in_columns(columns))
             except NotExact:
-                self._put(task, total, groups)  # what came before goes first
+                self._put(total, groups)  # what came before goes first
                 groups = []
                 self._one_by_one(task, total, columns)
             last.update(columns.last_of_keys())
-        self._put(task, total, groups)
+        self._put(total, groups)
         output = task.outputs[self._totals.to]
-        for key, (own_key, time, headers) in last.items():
-            task.ctx.key_text = key
-            produce(output, output.encode(total.get()), own_key, time, headers)
+        payloads = output.encode_many([total.value_of(key) for key in last])
+        for payload, (own_key, time, headers) in zip(payloads, last.values(), strict=True):
+            produce(output, payload, own_key, time, headers)
         return Folded(count, local, newest)
 
     def _in_columns(self, columns: RecordColumns) -> pa.Table:
@@ -335,14 +337,10 @@ class FoldTotals(FoldPath):
             raise NotExact("a fold of its own.")
         return self.grouped(columns, {})
 
-    def _put(self, task: Task, total: ValueCell, groups: list[pa.Table]) -> None:
-        ctx, initial = task.ctx, self._totals.initial
+    def _put(self, total: ValueCell, groups: list[pa.Table]) -> None:
         for group in self.together(groups):
-            combined = cast(Aggregate, self._known).combined
-            for key, partial in zip(group["key"].to_pylist(), group["partial"].to_pylist(), strict=True):
-                ctx.key_text = key
-                held = total.get(None)
-                total.set(combined(fresh(initial) if held is None else held, partial))
+            partials = zip(group["key"].to_pylist(), group["partial"].to_pylist(), strict=True)
+            total.fold(partials, self._totals.initial, cast(Aggregate, self._known).combined)
 
     def _one_by_one(self, task: Task, total: ValueCell, columns: RecordColumns) -> None:
         ctx, fold, initial = task.ctx, self._fold, self._totals.initial

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import typing
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic
 
 from penstock.clock import Micros
@@ -60,6 +60,21 @@ class ValueCell(Cell, Generic[T]):
         key = self.scope.key_text
         self._work[key] = value
         self._dirty[key] = None
+
+    def value_of(self, key: str) -> Any:
+        """The value of a key that was read or set since the last checkpoint."""
+        return self._work[key]
+
+    def fold(self, partials: Iterable[tuple[str, Any]], initial: Any, combined: Callable[[Any, Any], Any]) -> None:
+        """Add to the values of many keys what their records come to."""
+        work, committed = self._work, self._committed
+        for key, partial in partials:
+            held = work.get(key, _UNREAD)
+            if held is _UNREAD:
+                payload = committed.get(key)
+                held = _ABSENT if payload is None or (self.ttl and not self.alive(key)) else self.decode(payload)
+            work[key] = combined(fresh(initial) if held is _ABSENT or held is None else held, partial)
+            self._dirty[key] = None
 
     def clear(self) -> None:
         """Remove the value."""
