@@ -52,7 +52,7 @@ from penstock.stream import (
     windowed_min,
     windowed_sum,
 )
-from penstock.stream.engine import changelog
+from penstock.stream.engine import changelog, window_cell
 from penstock.stream.engine.changelog import state_log
 from penstock.stream.internal_logs import last_change, state_payloads
 from penstock.stream.validate import ResolvedTopology
@@ -393,6 +393,44 @@ class TestState:
                 told.append(driver.commit(chance.choice(pool)(driver.batch(99, COUNT, COUNT, finish=True))))
                 results.append(told)
         assert results[0] == results[1]
+
+    @pytest.mark.parametrize("folds", [True, False], ids=["fold", "code"])
+    @pytest.mark.parametrize("piece", ["count", "sliding", "fold", "list"])
+    def test_windows_of_many_keys_go_from_worker_to_worker(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: str, folds: bool
+    ) -> None:
+        """As above, with the state log rewritten all the time."""
+        monkeypatch.setattr(changelog, "SMALL", 10)
+        monkeypatch.setattr(window_cell, "KEYS", 20)
+        keys, count, size = 200, 4000, 200
+        results = []
+        for workers in (1, 3):
+            with penstock.open_logs(f"file://{tmp_path / str(workers)}?durability=fast") as store:
+                chance = random.Random(piece)
+                store.create("in", 1)
+                with store.appender("in", int) as out:
+                    for rank in range(count):
+                        at = (rank // 100 - (chance.random() < 0.1) * chance.randrange(20)) * SECOND
+                        key = f"k{chance.randrange(keys)}"
+                        out.append(rank, key=key, timestamp=1_700_000_000 * SECOND + at)
+                driver = Driver(store, topology(PIECES[piece](), int, "2s"))
+                pool = [fresh_worker(driver.spec, folds=folds) for _ in range(workers)]
+                told, bases = [], set()
+                for rank, start in enumerate(range(0, count, size)):
+                    batch = driver.batch(rank, start, start + size)
+                    if workers > 1 and chance.random() < 0.4:
+                        chance.choice(pool)(batch)  # its result is lost
+                    if workers > 1 and chance.random() < 0.2:
+                        pool[chance.randrange(workers)] = fresh_worker(driver.spec, folds=folds)
+                    told.append(driver.commit(chance.choice(pool)(batch)))
+                    last = last_change(store, driver.state)
+                    bases.add(0 if last is None else last.base)
+                told.append(driver.commit(chance.choice(pool)(driver.batch(99, count, count, finish=True))))
+                results.append(told)
+                assert len(bases) > 3, "it was rewritten"
+        assert results[0] == results[1]
+        assert max(len(kept) for _, _, kept in results[0]) > keys
+        assert sum(len(wrote["out"]) for _, wrote, _ in results[0]) > 5 * keys
 
     def test_the_state_log_is_bounded_whoever_writes_it(self, store: LogStore) -> None:
         """Each of two workers rewrites what it holds, and what was rewritten can go."""
