@@ -220,6 +220,27 @@ def test_both_paths_come_to_the_same(tmp_path: Path, piece: str, kind: str) -> N
     assert not results[0][-1][2], "every window has ended"
 
 
+@pytest.mark.parametrize("piece", ["count", "long", "sliding", "uneven", "gaps", "plain sliding", "total"])
+def test_records_that_are_only_counted(tmp_path: Path, piece: str) -> None:
+    """Bytes, which nobody has to read but those who pass late ones on."""
+    more = {
+        "plain sliding": lambda: windowed_count("fold", "in", "out", Sliding("6s", "2s")),
+        "total": lambda: running_count("fold", "in", "out"),
+    }
+    results = []
+    for folds in (True, False):
+        with penstock.open_logs(f"file://{tmp_path / str(folds)}?durability=fast") as store:
+            append(store, [b"\xff" * (rank % 9) for rank in range(COUNT)])
+            made = int if piece == "total" else Windowed
+            graph = Topology("folds", partitions=1).stream("in", bytes).stream("out", made).stream("late", bytes)
+            driver = Driver(store, graph.add({**PIECES, **more}[piece]()))
+            results.append(driver.run(fresh_worker(driver.spec, folds=folds)))
+            assert driver.paths == (FOLDED if folds else ["code"] * 5)
+    if piece == "total":
+        results = [[(kept, last_by_key(wrote["out"])) for _, wrote, kept in told] for told in results]
+    assert results[0] == results[1]
+
+
 @pytest.mark.parametrize("kind", NUMBERS)
 @pytest.mark.parametrize("make", [windowed_count, windowed_sum, windowed_min], ids=["count", "sum", "min"])
 def test_sessions_are_folded_by_the_engine(tmp_path: Path, make: Any, kind: str) -> None:

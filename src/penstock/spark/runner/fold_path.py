@@ -67,7 +67,7 @@ class RecordColumns:
         self.headers = batch.column("headers")
         self.read = batch.num_rows  # before any step
         self.newest = int(self.times.max())
-        self._payloads = batch.column("value")
+        self._payloads: Any = batch.column("value") if "value" in batch.schema.names else None
         self._codec = codec
         self._values: list[Any] | None = None
         if int(self.times.min()) < -FAR or self.newest > FAR:
@@ -155,6 +155,8 @@ class FoldPath:
         self._known = None if self._aggregate is None else Aggregate(cast(Any, computation), codec)
         self._is_approx = isinstance(fold, FieldFold) and fold.approx
         self._fold = fold
+        # What is only counted is not even copied, unless somebody reads it on the way.
+        self.reads_values = self._aggregate != "count" or before is not None or not isinstance(codec, BytesCodec)
 
     def columns(self, plan: TaskPlan, log: str) -> Iterator[RecordColumns]:
         """The records of a plan."""
@@ -162,7 +164,10 @@ class FoldPath:
         if start < stop:
             from penstock.spark.datasource.arrow_batches import merged
 
-            for batch in merged(self._store.arrow(Partition(log, plan.index), start, stop), limit=ROWS):
+            batches = self._store.arrow(Partition(log, plan.index), start, stop)
+            if not self.reads_values:
+                batches = (batch.select(["key", "time", "headers"]) for batch in batches)
+            for batch in merged(batches, limit=ROWS):
                 if batch.num_rows:
                     yield RecordColumns(batch, self._codec, self._before)
 
@@ -226,6 +231,7 @@ class FoldWindows(FoldPath):
         """Nothing is folded yet."""
         super().__init__(store, computation, codec, before)
         self._windows: windowed_fold = computation
+        self.reads_values |= self._windows.late is not None or bool(computation.size % computation.every)
         self._size = computation.size
         self._every = computation.every
 
