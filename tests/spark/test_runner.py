@@ -226,7 +226,6 @@ def test_many_keys_and_small_batches(logs: LogStore, runner: Run) -> None:
     assert Counter(number for number, _ in values(logs, "out")) == {1: len(many), 2: len(many[::97])}
 
 
-@pytest.mark.faults
 def test_the_clicks_example_is_the_same_on_both(spark: Any, tmp_path: Path) -> None:
     flows, visitors = example("flows"), example("visitors")
     found: dict[str, Any] = {}

@@ -1,5 +1,6 @@
 """Types that are defined in a script reach Spark's workers whole."""
 
+from types import SimpleNamespace
 from typing import Annotated, Any
 
 import msgspec
@@ -10,7 +11,7 @@ pytest.importorskip("pyspark")
 from penstock import versioned
 from penstock.codec import codec_for
 from penstock.spark.runner.shipping import TaskSpec, packed, unpacked
-from penstock.stream import Topology, map_values
+from penstock.stream import Computation, Topology, map_values
 
 
 def sent(type_: type[Any]) -> Any:
@@ -97,3 +98,25 @@ def test_a_struct_keeps_its_constraints() -> None:
 
     with pytest.raises(msgspec.ValidationError, match=">= 1"):
         msgspec.json.decode(b'{"amount": 0}', type=sent(Order))
+
+
+def test_a_struct_that_is_sent_again_is_the_same_type_to_those_who_have_it() -> None:
+    class Alert(msgspec.Struct):
+        user: str
+
+    class Fraud(Computation):
+        name, inputs, outputs = "fraud", "in", "out"
+
+        def process(self, record: Any, ctx: Any) -> None:
+            ctx.produce("out", Alert(record.value))
+
+    topology = Topology("t").stream("in", str).stream("out", Alert).add(Fraud)
+    first, second = (
+        unpacked.__wrapped__(packed(TaskSpec(id_, "memory://", topology, "fraud"))) for id_ in ("first", "second")
+    )
+    for there in (first, second):
+        produced: list[Any] = []
+        ctx = SimpleNamespace(produce=lambda stream, value, produced=produced: produced.append(value))
+        there.topology.nodes["fraud"].computation.process(SimpleNamespace(value="ann"), ctx)
+        assert type(produced[0]) is there.topology.streams["out"].type
+        assert codec_for(there.topology.streams["out"].type).encode(produced[0]) == b'{"user":"ann"}'

@@ -1,7 +1,8 @@
 """Sends computations to Spark's workers: as references to modules where possible, else by value.
 
 Spark's own way (cloudpickle) makes empty shells of msgspec's structs that are defined in a script, a notebook or a
-function. Here they are defined again on the other side.
+function. Here they are defined again on the other side, once in each process: what is sent twice is one type there, as
+other classes are.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ import io
 import sys
 from functools import lru_cache
 from typing import Any
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import msgspec
 from pyspark import cloudpickle
 
+from penstock.ids import new_nonce
 from penstock.stream.engine.watermark_log import Writers
 from penstock.stream.topology import Topology
 
@@ -32,6 +35,11 @@ _CONSTRAINTS = (
     "gt", "ge", "lt", "le", "multiple_of", "pattern", "min_length", "max_length", "tz", "title", "description",
     "examples", "extra_json_schema", "extra",
 )  # fmt: skip
+
+# Structs that were sent from here, and those that came. A class that cloudpickle sends again changes under the tasks
+# that have it already, so the structs that it names have to stay the same.
+_sent: WeakKeyDictionary[type, str] = WeakKeyDictionary()
+_defined: WeakValueDictionary[str, type] = WeakValueDictionary()
 
 STATE_IN_MEMORY = 2_000_000  # entries, about 1 GB
 
@@ -64,7 +72,7 @@ def unpacked(blob: bytes) -> TaskSpec:
 class _Pickler(cloudpickle.CloudPickler):
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, type) and isinstance(obj, type(msgspec.Struct)) and not _is_importable(obj):
-            return _struct, (obj.__name__, *_parts(obj))
+            return _struct, (_id_of(obj), obj.__name__, *_parts(obj))
         if isinstance(obj, msgspec.Meta):
             return _meta, ({name: getattr(obj, name) for name in _CONSTRAINTS if getattr(obj, name) is not None},)
         return super().reducer_override(obj)  # type: ignore[no-untyped-call]
@@ -91,11 +99,29 @@ def _parts(kind: Any) -> tuple[Any, ...]:
     return kind.__bases__, kind.__module__, fields, names, {**settings, "kw_only": is_kw_only}, space
 
 
+def _id_of(kind: type) -> str:
+    id_ = _sent.get(kind)
+    if id_ is None:
+        id_ = _sent[kind] = new_nonce()
+    return id_
+
+
 def _meta(constraints: dict[str, Any]) -> msgspec.Meta:
     return msgspec.Meta(**constraints)
 
 
 def _struct(  # noqa: PLR0917 - as it was packed
+    id_: str, name: str, bases: tuple[type, ...], module: str, fields: list[Any], names: dict[str, str], settings: Any,
+    space: Any,
+) -> type:  # fmt: skip
+    known = _defined.get(id_)
+    if known is None:
+        known = _defined[id_] = _define(name, bases, module, fields, names, settings, space)
+        _sent[known] = id_
+    return known
+
+
+def _define(  # noqa: PLR0917
     name: str, bases: tuple[type, ...], module: str, fields: list[Any], names: dict[str, str], settings: Any, space: Any
 ) -> type:
     members: list[Any] = []
