@@ -203,7 +203,7 @@ def test_local_names_say_what_they_hold() -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             match node:
                 case ast.Name(id=local, ctx=ast.Store()) | ast.arg(arg=local) if local in EMPTY_NAMES:
-                    store_urls.append(f"{name}:{node.lineno}: {local}")
+                    places.append(f"{name}:{node.lineno}: {local}")
     assert places == []
 
 

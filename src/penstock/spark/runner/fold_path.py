@@ -199,12 +199,12 @@ class FoldPath:
         table, how = {"key": codes, **more}, "count_all"
         if self._aggregate == "count":
             columns.check_readable()
-            made = pa.table(table).group_by(by, use_threads=False).aggregate([([], how)])
+            folded = pa.table(table).group_by(by, use_threads=False).aggregate([([], how)])
         else:
             table["number"] = self.numbers(columns)
             how = f"number_{self._aggregate}"
-            made = pa.table(table).group_by(by, use_threads=False).aggregate([("number", self._aggregate)])
-        columns_made = [keys.take(made["key"]), *(made[name] for name in more), made[how]]
+            folded = pa.table(table).group_by(by, use_threads=False).aggregate([("number", self._aggregate)])
+        columns_made = [keys.take(folded["key"]), *(folded[name] for name in more), folded[how]]
         return pa.table(columns_made, [*by, "partial"])
 
     def together(self, tables: list[pa.Table]) -> list[pa.Table]:
@@ -220,8 +220,8 @@ class FoldPath:
         if how == "sum" and max(map(abs, bounds.values())) * len(tables) >= 1 << 62:
             return tables
         by = [name for name in whole.column_names if name != "partial"]
-        made = whole.group_by(by, use_threads=False).aggregate([("partial", how)])
-        return [made.select([*by, f"partial_{how}"]).rename_columns(whole.column_names)]
+        folded = whole.group_by(by, use_threads=False).aggregate([("partial", how)])
+        return [folded.select([*by, f"partial_{how}"]).rename_columns(whole.column_names)]
 
 
 class FoldWindows(FoldPath):

@@ -11,6 +11,7 @@ permanent      errors that end a computation, because another attempt would meet
 ending         the end of a task's input
 state_store    what a task stores of one state: entries, expiry
 cells          a value, a list or a map for each key
+window_cell    the windows of all keys, in blocks: held, closed and written together
 changelog      state and timers as records: made with a checkpoint, restored, rewritten, versioned
 watermark      how far event time has come in a task
 watermark_log  how event time comes from one computation to the next: reports, and who waits for them

@@ -43,7 +43,7 @@ class _Change(NamedTuple):
 
     window: Span
     is_over: bool  # what was kept of it goes, all of it
-    kept: dict[str, Kept]
+    values: dict[str, Kept]
     gone: list[str]
 
 
@@ -95,12 +95,12 @@ class WindowCell(Cell):
         changed = self._work.get(window)
         if changed is not None and key in changed:
             return changed[key]
-        kept = self._base(window).get(key, ABSENT)
-        if kept.__class__ is not bytes:
-            return kept
+        held = self._base(window).get(key, ABSENT)
+        if held.__class__ is not bytes:
+            return held
         read = self._read.setdefault(window, {})
         if key not in read:
-            read[key] = self.decode(kept).value
+            read[key] = self.decode(held).value
         return read[key]
 
     def _drop_taken(self, window: Span, keys: Iterable[str]) -> None:
@@ -215,10 +215,10 @@ class WindowCell(Cell):
 
     def _change(self, window: Span) -> _Change:
         changed, taken, base = self._work.get(window, _NOTHING), self._taken.get(window, ()), self._base(window)
-        kept = {key: value for key, value in changed.items() if value is not ABSENT and key not in taken}
-        gone = [key for key in {*taken, *changed} if key in base and key not in kept]
+        values = {key: value for key, value in changed.items() if value is not ABSENT and key not in taken}
+        gone = [key for key in {*taken, *changed} if key in base and key not in values]
         is_over = window in self._closed or len(gone) == len(base)
-        return _Change(window, is_over, self._packed(window, kept), [] if is_over else sorted(gone))
+        return _Change(window, is_over, self._packed(window, values), [] if is_over else sorted(gone))
 
     def _packed(self, window: Span, values: dict[str, Any]) -> dict[str, Kept]:
         check_texts("".join(values))
@@ -235,36 +235,36 @@ class WindowCell(Cell):
     def _entries(self, change: _Change) -> Iterator[Entry]:
         if change.is_over and change.window in self._committed:
             yield Entry(self.name, "", _text(change.window), None, 1)
-        yield from self._blocks(change.window, change.kept, change.gone)
+        yield from self._blocks(change.window, change.values, change.gone)
 
-    def _blocks(self, window: Span, kept: Mapping[str, Kept], gone: list[str]) -> Iterator[Entry]:
+    def _blocks(self, window: Span, values: Mapping[str, Kept], gone: list[str]) -> Iterator[Entry]:
         """A block in as many entries as its size takes."""
-        items = iter(kept.items())
+        items = iter(values.items())
         while part := dict(islice(items, KEYS)):
             yield from self._parts(window, part)
         for start in range(0, len(gone), KEYS):
             some = gone[start : start + KEYS]
             yield Entry(self.name, "", _text(window), msgspec.msgpack.encode(({}, some)), len(some))
 
-    def _parts(self, window: Span, kept: dict[str, Kept]) -> Iterator[Entry]:
-        payload = msgspec.msgpack.encode((kept, ()))
-        if len(payload) <= BYTES or len(kept) == 1:
-            yield Entry(self.name, "", _text(window), payload, len(kept))
+    def _parts(self, window: Span, values: dict[str, Kept]) -> Iterator[Entry]:
+        payload = msgspec.msgpack.encode((values, ()))
+        if len(payload) <= BYTES or len(values) == 1:
+            yield Entry(self.name, "", _text(window), payload, len(values))
             return
-        items = list(kept.items())
+        items = list(values.items())
         yield from self._parts(window, dict(items[: len(items) // 2]))
         yield from self._parts(window, dict(items[len(items) // 2 :]))
 
     def apply(self) -> None:
-        for window, is_over, kept, gone in self._changes:
+        for window, is_over, values, gone in self._changes:
             if is_over:
                 self._committed.pop(window, None)
-            self._keep(window, kept, gone)
+            self._keep(window, values, gone)
         self._forget_work()
 
-    def _keep(self, window: Span, kept: Mapping[str, Kept], gone: Iterable[str]) -> None:
+    def _keep(self, window: Span, values: Mapping[str, Kept], gone: Iterable[str]) -> None:
         block = self._committed.setdefault(window, {})
-        block.update(kept)
+        block.update(values)
         for key in gone:
             block.pop(key, None)
         if not block:
@@ -314,9 +314,9 @@ class WindowCell(Cell):
 
     def converted(self, entry: Entry, convert: Callable[[str, Any], Any]) -> Entry:
         """The entry with other values: ``convert`` is given each key and window, as plain JSON."""
-        window, (kept, gone) = _window(entry.sub), self.block(entry)
-        made: dict[str, Kept] = {}
-        for key, value in kept.items():
+        window, (values, gone) = _window(entry.sub), self.block(entry)
+        payloads: dict[str, Kept] = {}
+        for key, value in values.items():
             if isinstance(value, bytes):
                 raw = msgspec.json.decode(value)
             else:
@@ -325,8 +325,8 @@ class WindowCell(Cell):
             if converted is None:
                 gone.append(key)
             else:
-                made[key] = self.encode(converted)
-        return entry._replace(payload=msgspec.msgpack.encode((made, gone)))
+                payloads[key] = self.encode(converted)
+        return entry._replace(payload=msgspec.msgpack.encode((payloads, gone)))
 
     def weight(self, entry: Entry) -> int:
         return entry.expires
@@ -340,7 +340,7 @@ class WindowCell(Cell):
 
     def entries(self, key: Any, sub: str) -> Iterator[Entry]:
         block = self._committed.get(_window(sub), _NOTHING)
-        return self._blocks(_window(sub), {one: block[one] for one in key if one in block}, [])
+        return self._blocks(_window(sub), {each: block[each] for each in key if each in block}, [])
 
     def entry_count(self) -> int:
         return sum(map(len, self._committed.values()))
