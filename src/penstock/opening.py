@@ -99,6 +99,9 @@ def store_module(location: Location, known: dict[str, _Place], kind: str) -> Any
     place = known.get(location.scheme) or _third_party(f"penstock.{kind}_stores", location.scheme)
     if place is None:
         meant = did_you_mean(location.scheme, known, "{}://")
+        other = "log" if kind == "queue" else "queue"
+        if location.scheme in (LOG_STORES if kind == "queue" else QUEUE_STORES):
+            meant = f"That is a {other} store: penstock.open_{other}s(). "
         raise UnknownScheme(
             f"no {kind} store is known for {location.scheme}:// in {location.masked}.",
             hint=f"{meant}Known schemes: {', '.join(f'{scheme}://' for scheme in sorted(known))}.",

@@ -105,7 +105,7 @@ def test_a_cancel_lives_and_dies_with_the_transaction(store: QueueStore, connect
     connection.rollback()
     assert jobs.get(put.id).state == "waiting"
     assert jobs.history() == []
-    assert jobs.cancel_where(labels={}, connection=connection) == 1
+    assert jobs.cancel(*[entry.id for entry in jobs.find(connection=connection)], connection=connection) == 1
     connection.commit()
     assert jobs.find() == []
     assert states(jobs) == ["cancelled"]

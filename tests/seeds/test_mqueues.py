@@ -180,7 +180,8 @@ def test_counter_tells_by_its_timer_and_begins_again(logs: LogStore) -> None:
         task.computation.process(record, task.ctx)
     assert produced(task)["o1"] == []
     for expected in (42, 1):
-        [timer] = task.end_of_input() or [None]
+        task.end_time()
+        [timer] = task.timers_of_event_time() or [None]
         assert timer is not None
         task.call(timer)
         assert produced(task)["o1"][-1][0] == b"%d" % expected

@@ -70,6 +70,13 @@ def test_an_unknown_scheme_lists_the_known_ones() -> None:
     assert isinstance(caught.value, CannotOpen)
 
 
+def test_a_store_of_the_other_kind_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UnknownScheme, match=r"That is a log store: penstock.open_logs\(\)"):
+        open_queues(f"file://{tmp_path}")
+    with pytest.raises(UnknownScheme, match=r"That is a queue store: penstock.open_queues\(\)"):
+        open_logs(f"sqlite:///{tmp_path}/q.db")
+
+
 def test_a_slip_in_a_scheme_is_told() -> None:
     with pytest.raises(UnknownScheme, match=r"Did you mean sqlite://\?"):
         open_queues("sqllite:///shop.db")

@@ -159,7 +159,9 @@ class Queue(Generic[T]):
         Args:
             name: of the queue
         """
-        if not self.is_family or not name.startswith(self.name):
+        if not self.is_family:
+            raise BadInput(f"{self!r} is not a family, so it has no members.", hint="Make one: store.family(prefix).")
+        if not name.startswith(self.name):
             raise BadInput(f"{name!r} is not a member of {self!r}.", hint=f"Its name has to start with {self.name!r}.")
         member = Queue[T](self.store, name, self._type, codec=self.codec)
         member.definition = self.definition
@@ -544,11 +546,17 @@ class Queue(Generic[T]):
     def cancel_where(self, *, labels: dict[str, str], connection: Any = None) -> int:
         """Cancel every waiting entry with these labels. Entries that a worker takes meanwhile are left to it.
 
-        Without a label in ``labels`` these are all that wait.
-
         Returns:
             how many were cancelled
+
+        Raises:
+            BadInput: no label is given, which would be all that wait
         """
+        if not labels:
+            raise BadInput(
+                f"cancel_where(labels={labels!r}) would cancel all that waits in {self.name!r}.",
+                hint="Name a label, or cancel(*ids) what find() gives.",
+            )
         cancelled = 0
         for entry in self.find(labels=labels, state="waiting", limit=1_000_000, connection=connection):
             try:

@@ -17,7 +17,7 @@ from penstock.clock import Duration, Micros, duration_micros
 from penstock.codec import codec_for
 from penstock.errors import BadInput, WrongType
 from penstock.log.record import Record
-from penstock.names import check_name, is_name
+from penstock.names import check_name, did_you_mean, is_name
 from penstock.policy import Batching, Rate
 from penstock.scalars import Scalar
 from penstock.stream.computation import OPTIONS, Computation, Names, names_of
@@ -84,7 +84,9 @@ def set_options(computation: Computation, options: dict[str, Any]) -> None:
     """The options that every ready-made computation takes."""
     for option, value in options.items():
         if option not in OPTIONS or option in ("name", "inputs", "outputs", "broadcast", "states", "batch"):
-            hint = "Use policy, idle or output_delay."
+            takes = [*inspect.signature(type(computation).__init__).parameters][1:-1]
+            takes += ["policy", "idle", "output_delay"]
+            hint = f"{did_you_mean(option, takes)}It takes {', '.join(takes)}."
             if option == "lateness":
                 hint = "Declare the disorder where it is: topology.stream(…, out_of_order=…)."
             raise BadInput(f"option {option!r} of {computation.name} is unknown.", hint=hint)

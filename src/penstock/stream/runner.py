@@ -12,7 +12,7 @@ from typing import Any, Literal
 import msgspec
 
 from penstock.clock import Duration, duration
-from penstock.errors import BadInput
+from penstock.errors import BadInput, Closed
 from penstock.log.store import LogStore
 from penstock.stream.engine.checkpoint import Counts
 from penstock.stream.explaining import explain, path_in_engine
@@ -163,6 +163,11 @@ def check_runner_arguments(runner: str, topology: object, store: object) -> None
         raise BadInput(
             f"a {type(store).__name__} is not a log store.", hint='Open one: penstock.open_logs("file://logs").'
         )
+
+
+def not_started() -> Closed:
+    """What a runner answers that was not started."""
+    return Closed("the runner does not run.", hint="Start it first: runner.start().")
 
 
 def wait_until(condition: Callable[[], bool], seconds: float, pause: float = 0.005) -> bool:

@@ -20,7 +20,7 @@ from tests.contract.stream.shorthand import (
 )
 
 from penstock.clock import from_micros
-from penstock.errors import BadInput, Conflict
+from penstock.errors import BadInput, Closed, Conflict
 from penstock.log.store import LogStore
 from penstock.stream.computation import Computation, computation
 from penstock.stream.state import Value
@@ -61,6 +61,11 @@ class TestRunning:
         assert (done.metrics["records"], done.metrics["produced"]) == (1000, 1000)
         assert logs.lag("in", "double").lag == 0
         assert done.is_terminated
+
+    def test_what_was_not_started_has_nothing_drained(self, logs: LogStore, runner: Run) -> None:
+        fill(logs, "in", numbers(3), partitions=3)
+        with pytest.raises(Closed, match=r"Start it first: runner.start\(\)"):
+            runner(through()).drain("10s")
 
     def test_key_time_and_headers_are_kept(self, logs: LogStore, runner: Run) -> None:
         logs.create("in", 2)
@@ -166,9 +171,7 @@ class TestRunning:
         assert sorted(values(logs, "out")) == [0, 2, 4, 6, 8]
 
     def test_an_empty_drain_is_quick_and_true(self, logs: LogStore, runner: Run) -> None:
-        running = runner(through())
-        assert running.drain("1s"), "not started: nothing to drain"
-        running.start()
+        running = runner(through()).start()
         assert running.drain("20s", final=True), told(running)
         assert values(logs, "out") == []
 

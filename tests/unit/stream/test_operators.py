@@ -120,3 +120,10 @@ def test_a_left_join_may_delay_its_outputs_more_than_it_must(how: Any, given: di
 def test_a_delay_that_is_no_duration() -> None:
     with pytest.raises(BadInput):
         join("m", "left", "right", "out", within="3s", joiner=max, how="left", output_delay="soon")
+
+
+def test_a_slip_in_an_option_is_named_with_what_there_is() -> None:
+    with pytest.raises(
+        BadInput, match=r"'allowed_latenes' of c is unknown. Did you mean allowed_lateness\? It takes .*late"
+    ):
+        windowed_count("c", "in", "out", Tumbling("10s"), allowed_latenes="8s")

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from penstock.clock import Duration, Micros, duration, from_micros, to_micros
-from penstock.errors import BadInput, Closed, Conflict, Unsupported
+from penstock.errors import BadInput, Conflict, Unsupported
 from penstock.log.store import LogStore
 from penstock.spark.datasource.options import absolute
 from penstock.spark.session import session
@@ -17,7 +17,7 @@ from penstock.stream.engine.watermark import LOWEST
 from penstock.stream.explaining import explain
 from penstock.stream.internal_logs import check_kept, reset
 from penstock.stream.local import drain
-from penstock.stream.runner import Runner, Settings, Status, check_runner_arguments, wait_until
+from penstock.stream.runner import Runner, Settings, Status, check_runner_arguments, not_started, wait_until
 from penstock.stream.topology import Node, Topology, unknown
 from penstock.stream.validate import ResolvedTopology
 
@@ -153,7 +153,7 @@ class SparkRunner(Runner):
     def drain(self, timeout: Duration = "60s", *, final: bool = False) -> bool:
         """See :class:`Runner`."""
         if not self._is_started:
-            return True
+            raise not_started()
         deadline = time.monotonic() + duration(timeout, name="timeout").total_seconds()
         done = all(
             self._finish(self._drivers[node.name], final, deadline) for node in self.resolved.order if node.concurrency
@@ -200,7 +200,7 @@ class SparkRunner(Runner):
         node = self._node(name)
         with self._lock:
             if not self._is_started:
-                raise Closed("the runner does not run.", hint="Start it first.")
+                raise not_started()
             running = self._drivers.get(name)
             if running is not None:
                 if not running.ended:

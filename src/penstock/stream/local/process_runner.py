@@ -32,7 +32,7 @@ from penstock.stream.engine.watermark import LOWEST
 from penstock.stream.internal_logs import check_kept
 from penstock.stream.local import drain
 from penstock.stream.local.process import Message, Process, StartRequest, load_topology
-from penstock.stream.runner import Runner, Status, wait_until
+from penstock.stream.runner import Runner, Status, not_started, wait_until
 from penstock.stream.topology import Node, unknown
 from penstock.stream.validate import ResolvedTopology
 
@@ -190,7 +190,7 @@ class ProcessRunner(Runner):
     def drain(self, timeout: Duration = "60s", *, final: bool = False) -> bool:
         """See :class:`Runner`."""
         if self._watcher is None:
-            return True
+            raise not_started()
         done = drain.drain(
             self.store, self.resolved, self, final=final, seconds=duration(timeout, name="timeout").total_seconds()
         )

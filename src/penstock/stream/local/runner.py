@@ -13,13 +13,13 @@ from datetime import datetime
 from typing import Any
 
 from penstock.clock import Duration, Micros, duration, from_micros, to_micros
-from penstock.errors import BadInput, Closed, Conflict
+from penstock.errors import BadInput, Conflict
 from penstock.log.store import LogStore
 from penstock.stream.engine.watermark import LOWEST
 from penstock.stream.internal_logs import check_kept, reset
 from penstock.stream.local import drain
 from penstock.stream.local.thread import StreamThread
-from penstock.stream.runner import Runner, Settings, Status, check_runner_arguments, wait_until
+from penstock.stream.runner import Runner, Settings, Status, check_runner_arguments, not_started, wait_until
 from penstock.stream.topology import Node, Topology, unknown
 from penstock.stream.validate import ResolvedTopology
 
@@ -104,7 +104,7 @@ class LocalRunner(Runner):
     def drain(self, timeout: Duration = "60s", *, final: bool = False) -> bool:
         """See :class:`Runner`. All partitions have to be here: stop other runners of the topology first."""
         if self._ticker is None:
-            return True
+            raise not_started()
         done = drain.drain(
             self.store, self.resolved, self, final=final, seconds=duration(timeout, name="timeout").total_seconds()
         )
@@ -144,7 +144,7 @@ class LocalRunner(Runner):
         node = self._node(name)
         with self._lock:
             if self._ticker is None:
-                raise Closed("the runner does not run.", hint="Start it first.")
+                raise not_started()
             running = self._threads.get(name, [])
             if running and not all(thread.ended for thread in running):
                 return

@@ -106,6 +106,13 @@ class TestCancel(Contract):
         assert queue.cancel_where(labels={"customer": "bob"}) == 1
         assert [one.id for one in queue.find()] == [held.id]
 
+    def test_no_label_is_not_all(self, store: QueueStore) -> None:
+        queue = store.queue("q")
+        queue.put("x")
+        with pytest.raises(BadInput, match=r"would cancel all that waits in 'q'"):
+            queue.cancel_where(labels={})
+        assert len(queue.find()) == 1
+
 
 class TestUpdate(Contract):
     """Changes what waits."""
