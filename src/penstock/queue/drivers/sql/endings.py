@@ -374,6 +374,8 @@ class Links:
         """Places and due times of those that are still held, locked; what a forgotten one needed is forgotten, too."""
         session = self._session
         places = sorted(seq for (seq,) in session.rows("places_of", ids=list(targets)))
+        if places and session.knows("lock_places"):
+            session.rows("lock_places", seqs=places)
         rows = session.rows("lock_held", seqs=places, due=HELD) if places else []
         for target in set(targets).difference(id_ for _, id_, _ in rows):
             session.change("drop_wait", id=target)

@@ -267,8 +267,8 @@ STRAIGHT_JOIN {space}_held h FORCE INDEX (PRIMARY) ON h.seq = g.seq WHERE h.clai
 --
 -- 1. The links are locked, then what the targets need, in the order of their ids, as everybody does.
 -- 2. They are counted and dropped.
--- 3. What needs nothing any more is released where it is still held, and the bell rings. What a forgotten entry needed is
---    forgotten, too.
+-- 3. What needs nothing any more is released where it is still held, and the bell rings. When it is due is read when it is
+--    locked: somebody may have put it off meanwhile. What a forgotten entry needed is forgotten, too.
 SELECT json_arrayagg(json_array(l.source, l.target, l.kind)) INTO @penstock_links FROM (
     SELECT l.source, l.target, l.kind
     FROM json_table(%(linked)s, '$[*]' COLUMNS (seq bigint PATH '$[0]', id varchar(64) PATH '$[1]',
@@ -292,11 +292,15 @@ STRAIGHT_JOIN {space}_waits w FORCE INDEX (PRIMARY) ON w.id = g.id SET w.needs =
 DELETE l FROM json_table(coalesce(@penstock_links, '[]'), '$[*]' COLUMNS (source varchar(64) PATH '$[0]',
                          target varchar(64) PATH '$[1]')) g
 STRAIGHT_JOIN {space}_links l FORCE INDEX (PRIMARY) ON l.source = g.source AND l.target = g.target;
-SELECT json_arrayagg(if(b.body IS NULL, w.id, NULL)), json_arrayagg(json_array(coalesce(b.seq, b.body), b.first_due))
-INTO @penstock_forgotten, @penstock_released
+SELECT json_arrayagg(if(b.body IS NULL, w.id, NULL)), json_arrayagg(coalesce(b.seq, b.body))
+INTO @penstock_forgotten, @penstock_places
 FROM json_table(coalesce(@penstock_targets, '[]'), '$[*]' COLUMNS (id varchar(64) PATH '$')) g
 STRAIGHT_JOIN {space}_waits w FORCE INDEX (PRIMARY) ON w.id = g.id
 LEFT JOIN {space} b FORCE INDEX (id) ON b.id = w.id AND b.version = 0 WHERE w.needs = 0;
+SELECT json_arrayagg(json_array(h.seq, h.first_due)) INTO @penstock_released FROM (
+    SELECT r.seq, b.first_due FROM json_table(coalesce(@penstock_places, '[]'), '$[*]' COLUMNS (seq bigint PATH '$')) g
+    STRAIGHT_JOIN {space}_ready r FORCE INDEX (PRIMARY) ON r.seq = g.seq
+    STRAIGHT_JOIN {space} b FORCE INDEX (PRIMARY) ON b.body = r.body WHERE r.due = %(held)s FOR UPDATE) h;
 UPDATE json_table(coalesce(@penstock_released, '[]'), '$[*]' COLUMNS (seq bigint PATH '$[0]', due bigint PATH '$[1]')) g
 STRAIGHT_JOIN {space}_ready r FORCE INDEX (PRIMARY) ON r.seq = g.seq
 SET r.due = greatest(g.due, @penstock_now), r.at = greatest(g.due, @penstock_now) WHERE r.due = %(held)s;

@@ -301,21 +301,24 @@ SELECT moment.now, (SELECT number FROM line), EXISTS (SELECT 1 FROM picked WHERE
             ORDER BY x.due, x.seq LIMIT 1)) END,
        t.seq, t.body, b.id, t.priority, b.created, t.due, b.first_due, t.generation, t.attempt, t.fence, t.suspect, t.error,
        b.labels, b.headers, b.unique_key, b.unique_mode, b.expires, b.codec, b.type, b.payload,
-       EXISTS (SELECT 1 FROM released)
+       (SELECT rings FROM follow)
 FROM moment LEFT JOIN (taken t JOIN {space} b ON b.body = t.body) ON true
 ORDER BY t.priority DESC, t.due, t.seq
 
 -- name: consume_no_links
 -- The part of a round trip that ends nothing others wait for.
-released (id) AS (SELECT NULL::text WHERE false),
+follow (rings) AS (SELECT false),
 
 -- name: consume_links
 -- The part of a round trip that ends what others wait for.
 --
 -- 1. unlinked, consumed: the links of what has ended go, and are counted.
 -- 2. locked, counted: what waited needs so much less. Whoever counts the same entries locks them in the same order.
--- 3. released: what needs nothing any more is due where it is still held, and the bell rings. What a forgotten entry needed
---    is forgotten with the history.
+-- 3. held, bodies: what needs nothing any more, where it is still held, and when it is due, read when both are locked:
+--    somebody may have put it off while this statement waited.
+-- 4. released: it is due, and the bell rings. What a forgotten entry needed is forgotten with the history.
+-- 5. follow: an entry that is not held, or held again only since this statement began, cannot be seen here. That fails
+--    (22012), and nothing of the statement happens.
 unlinked AS (
     DELETE FROM {space}_links l USING past p, unnest(%(linked_bodies)s::bigint[], %(sources)s::text[]) g (body, source)
     WHERE p.body = g.body AND l.source = g.source RETURNING l.target, l.kind),
@@ -326,10 +329,17 @@ locked AS MATERIALIZED (
 counted AS (
     UPDATE {space}_waits w SET needs = w.needs - c.links, done = w.done + c.done
     FROM consumed c JOIN locked ON locked.id = c.target WHERE w.id = c.target RETURNING w.id, w.needs),
+held AS MATERIALIZED (
+    SELECT r.seq, r.body FROM counted c JOIN {space} b ON b.id = c.id AND b.version = 0 JOIN {space}_ready r ON r.seq = b.seq
+    WHERE c.needs = 0 AND r.due = %(held)s ORDER BY r.seq FOR UPDATE OF r),
+bodies AS MATERIALIZED (
+    SELECT h.seq, b.first_due FROM held h JOIN {space} b ON b.body = h.body FOR SHARE OF b),
 released AS (
     UPDATE {space}_ready r SET due = greatest(b.first_due, (SELECT now FROM moment))
-    FROM counted c JOIN {space} b ON b.id = c.id AND b.version = 0
-    WHERE c.needs = 0 AND r.seq = b.seq AND r.due = %(held)s RETURNING pg_notify(%(channel)s, '')::text),
+    FROM bodies b WHERE r.seq = b.seq RETURNING pg_notify(%(channel)s, '')::text),
+follow (rings) AS (
+    SELECT CASE WHEN n.wanted = n.released THEN n.wanted > 0 ELSE 1 / (n.wanted - n.wanted) > 0 END
+    FROM (SELECT (SELECT count(*) FROM counted WHERE needs = 0) AS wanted, (SELECT count(*) FROM released) AS released) n),
 
 -- name: claimed_before
 -- What a claim holds whose reply was lost.
@@ -895,9 +905,13 @@ WHERE w.id = g.id
 INSERT INTO {space}_waits (id, needs, done, dead, cancelled, expired)
 SELECT * FROM unnest(%(ids)s::text[], %(needs)s::int[], %(done)s::int[], %(dead)s::int[], %(cancelled)s::int[], %(expired)s::int[])
 
+-- name: lock_places
+-- Before they are read: what a statement reads of other tables is from before it waited for a lock.
+SELECT seq FROM {space}_ready WHERE seq = ANY(%(seqs)s::bigint[]) ORDER BY seq FOR UPDATE
+
 -- name: lock_held
 SELECT r.seq, b.id, b.first_due FROM {space}_ready r JOIN {space} b ON b.body = r.body
-WHERE r.seq = ANY(%(seqs)s::bigint[]) AND r.due = %(due)s ORDER BY r.seq FOR UPDATE OF r
+WHERE r.seq = ANY(%(seqs)s::bigint[]) AND r.due = %(due)s ORDER BY r.seq
 
 -- name: set_due
 UPDATE {space}_ready SET due = %(due)s WHERE seq = ANY(%(seqs)s::bigint[])
