@@ -13,6 +13,7 @@ from tests.stores.own_servers import (
     connection_of,
     eventually,
     mysql_cursor,
+    new,
     starting,
     with_options,
     working,
@@ -20,8 +21,8 @@ from tests.stores.own_servers import (
 
 from penstock import open_queues
 from penstock.errors import CannotOpen, PayloadTooLarge, PenstockError
-from penstock.ids import new_nonce
-from penstock.queue.protocol import ClaimRequest, Definition, Ending, Find, Source, Step
+from penstock.ids import new_id, new_nonce
+from penstock.queue.protocol import ClaimRequest, Definition, Ending, Find, Link, NewResult, Source, Step
 
 
 @pytest.fixture
@@ -92,10 +93,34 @@ class TestPackets:
         store.driver.settle([Step((Ending(entry.lease, "done"),)) for entry in entries])
         assert len(store.driver.history(Find(limit=100))) == 30
 
+    def test_results_that_together_are_larger_than_a_packet(self, url: str, small: int, opened: Any) -> None:
+        store = opened(url)
+        puts = store.queue("q", int).put_many(range(20))
+        entries = claim(store, "q", limit=20).entries
+        result = NewResult(b'"' + b"x" * 30_000 + b'"', "json", 60_000_000, queue="q")
+        steps = [Step((Ending(entry.lease, "done", result=result),)) for entry in entries]
+        following = ClaimRequest(new_id(), (Source("q", 10, 5),), 10, "worker", "one", 60_000_000)
+        assert not any(isinstance(done, Exception) for done in store.driver.settle(steps, following).results)
+        assert {len(store.queue("q", str).result(put.id).value) for put in puts} == {30_000}
+
     def test_doctor_warns(self, url: str, small: int, opened: Any) -> None:
         found = {one.what: one for one in opened(url).check()}
         assert found["max_allowed_packet"].level == "warning"
         assert "131,072" in found["max_allowed_packet"].detail
+
+
+@pytest.mark.parametrize("how", ["round trip", "alone"])
+def test_very_many_wait_for_one(store: Any, how: str) -> None:
+    """What a round trip notes of their links is longer than the server lets a list be by default."""
+    member = new("q")
+    store.driver.commit(Step(puts=(member,)))
+    for _ in range(5):
+        waiting = tuple(new("then") for _ in range(3000))
+        store.driver.commit(Step(puts=waiting, links=tuple(Link(member.id, one.id) for one in waiting)))
+    [entry] = claim(store, "q").entries
+    following = ClaimRequest(new_id(), (Source("q", 10, 5),), 10, "worker", "one", 60_000_000)
+    store.driver.settle([Step((Ending(entry.lease, "done"),))], following if how == "round trip" else None)
+    assert store.queue("then").counts().ready == 15_000
 
 
 class TestSettings:

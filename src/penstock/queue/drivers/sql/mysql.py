@@ -127,6 +127,7 @@ class MysqlServer:
             "net_write_timeout": self.idle_timeout,
             "idle_transaction_timeout": self.idle_timeout,
             "in_predicate_conversion_threshold": 0,  # a long list is looked up by the index, as a short one is
+            "group_concat_max_len": 2**32 - 1,  # what a message notes for itself is as long as a packet may be
         }
         return connect(self._arguments, settings, int(self.reply_timeout))
 
@@ -215,7 +216,9 @@ class MysqlServer:
     def round_trip(
         self, session: Session, steps: Sequence[Step], claim: ClaimRequest, hints: dict[str, Hint], rings: int
     ) -> Trip:
-        """Settle and claim in one message."""
+        """Settle and claim in one message, which takes as much as a packet."""
+        if mysql_round_trip.size_of_results(steps) > self.most_bytes:
+            return Trip(set(), None, session.now)
         return self._trips.round_trip(session, steps, claim, hints, rings)
 
     # --- tables -----------------------------------------------------------------------------------------------------

@@ -131,6 +131,12 @@ def round_trip(
     return Trip(settled, Claimed(entries, next_us), now, rang)
 
 
+def size_of_results(steps: Sequence[Step]) -> int:
+    """How many bytes of a message what handlers returned will take."""
+    results = (step.endings[0].result for step in steps)
+    return sum(len(result.value) for result in results if result is not None) * 4 // 3
+
+
 def _results(endings: Sequence[Ending]) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
     """What handlers returned, as rows of JSON; and what many have in common, which each names by a number."""
     numbers: dict[tuple[Any, ...], int] = {}
