@@ -34,7 +34,7 @@ from penstock.errors import LeaseLost
 from penstock.ids import new_id
 from penstock.queue import linking
 from penstock.queue.entry import Entry
-from penstock.queue.protocol import Ending, Find, Link, Step, Wait
+from penstock.queue.protocol import Claimed, Ending, Find, Link, Step, Wait
 from penstock.testing import FakeClock
 
 EXAMPLES = {"memory": 100, "sqlite": 40, "postgres": 15, "mysql": 10, "redis": 25, "zookeeper": 8}
@@ -168,7 +168,9 @@ class Walk(RuleBasedStateMachine):
 
     @rule(limit=st.integers(1, 5))
     def claim(self, limit: int) -> None:
-        claimed = self.store.driver.claim(request(self.store, "q", limit=limit, lease="10m", attempts=4))
+        self.took(self.store.driver.claim(request(self.store, "q", limit=limit, lease="10m", attempts=4)))
+
+    def took(self, claimed: Claimed) -> None:
         for entry in claimed.entries:
             assert self.model.state[entry.id] == "waiting", f"{entry.id} is {self.model.state[entry.id]}"  # I2
             self.model.state[entry.id] = "leased"
@@ -195,14 +197,18 @@ class Walk(RuleBasedStateMachine):
         else:
             self.model.end(id_, how)
 
-    @precondition(lambda self: len(self.held) > 1)
-    @rule(count=st.integers(2, 4))
-    def finish_together(self, count: int) -> None:
+    @precondition(lambda self: self.held)
+    @rule(count=st.integers(1, 4), limit=st.integers(0, 3))
+    def finish_together(self, count: int, limit: int) -> None:
+        """As a worker does, in one round trip with the next claim."""
         ids = sorted(self.held)[:count]
         endings = [Ending(self.held.pop(id_).lease, "done") for id_ in ids]  # type: ignore[arg-type]
-        self.store.driver.settle([Step((ending,)) for ending in endings])
+        following = request(self.store, "q", limit=limit, lease="10m", attempts=4) if limit else None
+        settled = self.store.driver.settle([Step((ending,)) for ending in endings], following)
+        self.settled += endings
         for id_ in ids:
             self.model.end(id_, "done")
+        self.took(settled.claimed)
 
     @precondition(lambda self: self.held)
     @rule(number=picks, other=picks)
@@ -238,7 +244,7 @@ class Walk(RuleBasedStateMachine):
 
     @rule(number=picks)
     def replay(self, number: int) -> None:
-        ended = self.ids("dead", "cancelled", "expired")
+        ended = self.ids("done", "dead", "cancelled", "expired")
         if ended:
             id_ = ended[number % len(ended)]
             self.store.driver.replay([id_])
