@@ -8,9 +8,11 @@ import pytest
 from msgspec.structs import replace
 from tests.contract.queue.shorthand import (
     Contract,
+    OpenStore,
     claim,
     dead,
     end,
+    in_threads,
     lease_of,
     live,
     living,
@@ -214,6 +216,21 @@ class TestReplay(Contract):
         assert store.driver.replay([alive, buried]) == 1
         assert store.driver.replay([alive, buried]) == 0
         assert living(store, alive).generation == 1
+
+    @pytest.mark.parametrize("state", ["done", "dead", "cancelled"])
+    def test_of_many_who_replay_it_at_once_one_does(self, store: QueueStore, open_store: OpenStore, state: str) -> None:
+        handles = [store, open_store(node="two"), open_store(node="three")]
+        for _ in range(10):
+            id_ = put(store, "q")
+            if state == "cancelled":
+                store.driver.cancel([id_])
+            else:
+                end(store, take_one(store, "q"), state)
+            replayed = in_threads(3, lambda index, id_=id_: handles[index].driver.replay([id_]))  # type: ignore[misc]
+            assert sorted(replayed) == [0, 0, 1]
+            [entry] = take(store, "q")
+            assert (entry.id, entry.generation) == (id_, 2)
+            end(store, entry)
 
     @pytest.mark.parametrize("unknown_first", [True, False])
     def test_unknown_means_none_of_them(self, store: QueueStore, unknown_first: bool) -> None:

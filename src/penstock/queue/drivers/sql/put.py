@@ -261,12 +261,16 @@ def replay(session: Session, ids: Sequence[str], *, scope: Scope | None) -> list
         if live_entry(session, id_) is not None:
             continue
         queue = _replay_one(session, id_, scope)
-        replayed.append((id_, queue))
+        if queue is not None:
+            replayed.append((id_, queue))
     return replayed
 
 
-def _replay_one(session: Session, id_: str, scope: Scope | None) -> str:
+def _replay_one(session: Session, id_: str, scope: Scope | None) -> str | None:
+    """Put one back. Returns its queue's name, or None if somebody else has just done so."""
     dead = session.row("dead_by_id", id=id_)
+    if session.knows("lock_body") and session.rows("lock_body", id=id_) and live_entry(session, id_) is not None:
+        return None
     ended = dead or session.row("last_end", id=id_)
     # A purged entry is gone for good, although the history still shows it.
     if ended is None or (dead is None and ended[1] == "dead"):

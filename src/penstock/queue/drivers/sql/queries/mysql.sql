@@ -128,6 +128,10 @@ SELECT d.number, 'dead', d.generation, d.fence, b.body, b.id, b.unique_key, b.un
 FROM (SELECT * FROM {space} x WHERE x.id = %(id)s AND x.version = 0 LIMIT 1) b
 STRAIGHT_JOIN {space}_dead d FORCE INDEX (body) ON d.body = b.body FOR UPDATE
 
+-- name: lock_body
+-- Of those who replay an entry at the same time each waits for the one before.
+SELECT body FROM {space} WHERE id = %(id)s AND version = 0 FOR UPDATE
+
 -- name: replay
 -- A new place at the end of its queue, as the next generation. Its number is drawn as that of a body that is gone at once.
 UPDATE {space} SET first_due = %(due)s, expires = NULL WHERE body = %(body)s;

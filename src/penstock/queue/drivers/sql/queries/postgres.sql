@@ -122,6 +122,10 @@ WHERE v.id = %(id)s ORDER BY h.generation DESC, h.fence DESC, h.seq DESC LIMIT 1
 SELECT d.number, 'dead', d.generation, d.fence, b.body, b.id, b.unique_key, b.unique_mode, b.priority, d.seq
 FROM {space}_dead d JOIN {space} b ON b.body = d.body WHERE b.id = %(id)s FOR UPDATE OF d
 
+-- name: lock_body
+-- Of those who replay an entry at the same time each waits for the one before.
+SELECT body FROM {space} WHERE id = %(id)s AND version = 0 FOR UPDATE
+
 -- name: replay
 -- A new place at the end of its queue, as the next generation.
 WITH place AS (
