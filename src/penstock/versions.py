@@ -71,6 +71,10 @@ class VersionedCodec(JsonCodec[T]):
             )
         return self._mark + (b"}" if payload == b"{}" else b"," + payload[1:])
 
+    def encode_many(self, values: Sequence[T]) -> list[bytes]:
+        """Encode many, each with the version of today."""
+        return [self.encode(value) for value in values]
+
     def decode(self, payload: bytes) -> T:
         """Read a value of any version up to that of today."""
         if payload.startswith(self._mark) and payload[len(self._mark) : len(self._mark) + 1] in (b",", b"}"):

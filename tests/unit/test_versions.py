@@ -109,6 +109,8 @@ def test_many_at_once() -> None:
     codec = VersionedCodec(Bill)
     payloads = [b'{"name": "A B", "amount": 1}', codec.encode(Bill("A", "B", 7))]
     assert [bill.cents for bill in codec.decode_many(payloads)] == [100, 7]
+    bills = [Bill("A", "B", 1), Bill("C", "D", 2)]
+    assert codec.encode_many(bills) == [codec.encode(bill) for bill in bills]
 
 
 def test_an_empty_object() -> None:

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from tests.contract.stream.shorthand import Row, Run, drained, fill, numbers, records, rows, values
 
+from penstock import versioned
 from penstock.errors import BadInput
 from penstock.log.store import LogStore
 from penstock.stream import operators
@@ -35,6 +36,17 @@ class Page(msgspec.Struct, frozen=True):
     """A value with a type of its own."""
 
     number: int = 0
+
+
+def in_cents(old: dict[str, Any]) -> dict[str, Any]:
+    return {"cents": old.get("euros", 0) * 100}
+
+
+@versioned(in_cents)
+class Spent(msgspec.Struct, frozen=True):
+    """A value whose shape has changed."""
+
+    cents: int = 0
 
 
 class Visit(msgspec.Struct, frozen=True):
@@ -227,6 +239,16 @@ class TestTotals:
         return topology.add(
             running_fold("text", "in", "texts", initial="", fold=lambda text, value: text + str(value))
         )  # fmt: skip
+
+    def test_totals_of_a_type_with_versions_say_theirs(self, logs: LogStore, runner: Run) -> None:
+        fill(logs, "in", numbers(150, keys=3))
+        topology = Topology("ready").stream("in", int).stream("out", Spent)
+        fold = running_fold(
+            "spend", "in", "out", initial=Spent(), accumulator=Spent, fold=lambda held, more: Spent(held.cents + more)
+        )  # fmt: skip
+        drained(runner, topology.add(fold))
+        told = {one.key: one.value for one in records(logs, "out", Spent)}
+        assert told == {f"k{key}": Spent(sum(range(key, 150, 3))) for key in range(3)}
 
     @pytest.mark.parametrize("window", [Tumbling("10s"), Sliding("10s", "5s"), Session("3s")])
     def test_windowed(self, logs: LogStore, runner: Run, window: Any) -> None:
