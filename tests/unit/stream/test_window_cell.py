@@ -153,6 +153,29 @@ def test_large_values_come_in_entries_of_their_own() -> None:
     assert max(len(entry.payload or b"") for entry in cell.entries(*place)) <= window_cell.BYTES
 
 
+def test_windows_that_are_taken_in_checkpoints_of_their_own_are_sorted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a failure each window has a checkpoint of its own: with many keys they would be sorted for each."""
+    cell = make()
+    sorted_: list[Span] = []
+    keys = WindowCell.keys
+
+    def watched(self: WindowCell, window: Span) -> list[str]:
+        sorted_.append(window)
+        return keys(self, window)
+
+    cell.fold(SPANS[0], dict.fromkeys(map(str, range(100)), 1), 0, int.__add__)
+    cell.changes()
+    cell.apply()
+    monkeypatch.setattr(WindowCell, "keys", watched)
+    taken = []
+    while (place := cell.take(100)) is not None:
+        taken.append(place[0])
+        cell.changes()
+        cell.apply()
+    assert taken == sorted(map(str, range(100)))
+    assert len(sorted_) == 1
+
+
 @pytest.mark.parametrize("accumulator", [int, Any])
 def test_what_no_checkpoint_could_keep_is_refused(accumulator: Any) -> None:
     cell = make(accumulator)

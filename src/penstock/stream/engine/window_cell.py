@@ -89,6 +89,7 @@ class WindowCell(Cell):
             return
         if key not in self._taken.get(window, ()):
             self._live[window] -= 1
+            self._taking = None
         self._work.setdefault(window, {})[key] = ABSENT
 
     def _value(self, window: Span, key: str) -> Any:
@@ -168,6 +169,7 @@ class WindowCell(Cell):
         self._closed.add(window)
         self._work[window] = {}
         self._live[window] = 0
+        self._taking = None
 
     # --- one window after the other ----------------------------------------------------------------------
 
@@ -272,6 +274,7 @@ class WindowCell(Cell):
 
     def rollback(self) -> None:
         touched = {*self._work, *self._closed, *self._taken}
+        self._taking = None
         self._forget_work()
         for window in touched:
             self._recount(window)
@@ -283,7 +286,6 @@ class WindowCell(Cell):
 
     def _forget_work(self) -> None:
         self._work, self._read, self._taken, self._closed = {}, {}, {}, set()
-        self._taking = None
         self._changes = []
 
     # --- what is stored ----------------------------------------------------------------------------------
