@@ -71,16 +71,6 @@ class Output:
         partition = self.known[key] = self._partitioner(key, self.partitions) if self.partitions > 1 else 0
         return partition
 
-    def mark(self) -> tuple[list[int], int]:
-        """What was produced so far, to come back to."""
-        return [len(rows) for rows in self.rows], self._next
-
-    def back_to(self, mark: tuple[list[int], int]) -> None:
-        """Forget what was produced since."""
-        lengths, self._next = mark
-        for rows, length in zip(self.rows, lengths, strict=True):
-            del rows[length:]
-
     def take(self) -> list[tuple[Partition, NewRecords]]:
         """Take what was produced, ready to be appended. It is committed, or everything is rolled back."""
         parts = []

@@ -6,13 +6,26 @@ from collections import defaultdict
 from typing import Any
 
 import pytest
-from tests.contract.stream.shorthand import Run, drained, fill, rows, values
+from tests.contract.stream.shorthand import Run, drained, fill, records, rows, values
 from tests.contract.stream.test_ready import SECOND, clicks, simple
 
 from penstock.errors import BadInput
 from penstock.log.store import LogStore
+from penstock.stream.computation import CONTINUE
 from penstock.stream.topology import Topology
-from penstock.stream.windows import Session, Sliding, Tumbling, Windowed, windowed_count, windowed_sum
+from penstock.stream.windows import (
+    Session,
+    Sliding,
+    Tumbling,
+    Windowed,
+    windowed_count,
+    windowed_fold,
+    windowed_sum,
+)
+
+
+def added(held: list[int], value: int) -> list[int]:
+    return [sum(held) + value]
 
 
 class TestResults:
@@ -64,6 +77,25 @@ class TestResults:
         fill(logs, "in", clicks(60), partitions=2)
         drained(runner, simple(windowed_count("count", "in", "out", Tumbling("5s"), key=lambda _: None)))
         assert {key for key, _, _ in rows(logs, "out")} == {None}
+
+    @pytest.mark.parametrize("final", [False, True])
+    def test_a_result_that_changes_its_value_beside_one_that_fails(
+        self, logs: LogStore, runner: Run, final: bool
+    ) -> None:
+        """A window whose result takes something out of its value has it again for another attempt."""
+
+        def emptied(window: Windowed[Any]) -> Any:
+            if window.key == "k1":
+                raise ValueError("not this one")
+            return window.value.pop()
+
+        fill(logs, "in", [*((f"k{number % 3}", number, SECOND) for number in range(150)), ("k0", 0, 60 * SECOND)])
+        topology = Topology("results").stream("in", int).stream("out")
+        step = windowed_fold("all", "in", "out", Tumbling("10s"), initial=[], fold=added, result=emptied)
+        drained(runner, topology.add(step, policy=CONTINUE), final=final)
+        wanted = [(f"k{key}", sum(range(key, 150, 3)), 10 * SECOND - 1) for key in (0, 2)]
+        assert [row for row in rows(logs, "out") if row[2] < 60 * SECOND] == wanted
+        assert [one.key for one in records(logs, "all.dead", bytes)] == ["k1"]
 
     @pytest.mark.parametrize("given", [{"key": "user"}, {"result": 3}])
     def test_what_is_not_a_function_is_refused(self, logs: LogStore, runner: Run, given: dict[str, Any]) -> None:

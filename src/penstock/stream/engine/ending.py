@@ -6,6 +6,7 @@ from collections import Counter, deque
 from collections.abc import Collection, Iterable
 
 from penstock.stream.engine.checkpoint import Counts
+from penstock.stream.engine.folding import NotExact
 from penstock.stream.engine.retry import (
     Failure,
     FailurePolicy,
@@ -48,6 +49,8 @@ class TaskEnd:
 
     def failed(self, raised: Exception, failures: FailurePolicy) -> None:
         """An attempt failed: another one follows, perhaps without a timer; raises :class:`Stopped` if none does."""
+        if isinstance(raised, NotExact):
+            return  # windows could not be closed together: the next attempt closes them one by one
         timer, error = (raised.timer, raised.error) if isinstance(raised, TimerFailed) else (None, raised)
         self._attempts[timer] += 1
         failure = failures.failure(error, self._attempts[timer])

@@ -288,7 +288,8 @@ class Engine:
     ) -> Checkpoint | None:
         """Move the watermarks and ``fire`` the timers that are due, then gather all that has come of the work so far.
 
-        None if a value does not fit its state: then everything is undone, and each record will be processed alone.
+        None if a value does not fit its state, or a window that closes with others fails: then everything is undone and
+        will be done again, one by one.
         """
         try:
             for task in self.tasks.values():
@@ -388,7 +389,7 @@ class Engine:
         self.queue.put_back(again)
 
     def _unfold(self, *batches: InputBatch) -> None:
-        """Redo everything since the last checkpoint one by one: folded values do not fit the state."""
+        """Redo everything since the last checkpoint: values could not be folded, or windows not closed, together."""
         again = [*self._processed.batches, *batches]
         self.rollback()
         self.queue.put_back(again)
@@ -476,8 +477,9 @@ class Engine:
     def _end_next_task(self, input_end: InputEnd) -> Checkpoint | None:
         """Commit the last records first, then the end of each task, a checkpoint each."""
         if not input_end.is_closing:
-            input_end.is_closing = True
-            return self.checkpoint()
+            checkpoint = self.checkpoint()
+            input_end.is_closing = checkpoint is not None  # else the records are processed again first
+            return checkpoint
         if not input_end.open:
             return None
         end = input_end.open[0]

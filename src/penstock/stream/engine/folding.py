@@ -44,7 +44,7 @@ _AGGREGATES: dict[Any, str] = {plus: "sum", smaller: "min", larger: "max"}
 
 
 class NotExact(Exception):
-    """These records cannot be folded exactly."""
+    """Records cannot be folded together, or windows not closed together, to exactly what comes one by one."""
 
 
 def aggregate_of(computation: Computation) -> str | None:

@@ -55,6 +55,7 @@ class Task:
         self.has_timers = self.computation.overrides("on_timer")
         self.windows = next((cell for cell in self.cells.values() if isinstance(cell, WindowCell)), None)
         self._closing = closing_step(self.computation)
+        self._closes_singly = False  # a window has failed since the last checkpoint
         self.ctx = Context(
             node.name, index, self.outputs, self.cells, self.timers,
             codecs={name: known.codec for name, known in resolved.inputs.items()},
@@ -98,6 +99,7 @@ class Task:
         self._stored = self._storing = ({**self._stored[0], **offsets}, self.watermark.low)
         self.ctx.low = self.watermark.low
         self.computation = computation
+        self._closing = closing_step(computation)
         self.begin()
 
     def resume_time(self, last: Mapping[int, WatermarkReport]) -> None:
@@ -238,20 +240,17 @@ class Task:
     def close_windows(self) -> int:
         """Close all windows that have ended, at once. Returns how many timers that stands for.
 
-        If one of them fails nothing happens, and they are taken one by one.
+        Raises :class:`NotExact` if one of them fails: what has made the others' results may have changed their values.
+        Until the next checkpoint they are taken one by one then.
         """
-        if self._closing is None or self.windows is None:
+        if self._closing is None or self.windows is None or self._closes_singly:
             return 0
-        marks = {name: output.mark() for name, output in self.outputs.items()}
-        size, is_full = self.ctx.size, self.ctx.full
         try:
             return self._closing.close_windows(self.ctx)
-        except Exception:
+        except Exception as error:
             logger.debug("windows of %s are closed one by one", self.ctx.computation, exc_info=True)
-            for name, output in self.outputs.items():
-                output.back_to(marks[name])
-            self.ctx.size, self.ctx.full = size, is_full
-            return 0
+            self._closes_singly = True
+            raise NotExact(str(error)) from error
 
     def is_due(self, now: Micros) -> bool:
         """Whether a timer of processing time is due."""
@@ -352,6 +351,7 @@ class Task:
             self.timers.apply()
         self.watermark.apply()
         self._stored = self._storing
+        self._closes_singly = False
         if self.publisher is not None:
             self.publisher.committed()
         self.ctx.size, self.ctx.full = 0, False
