@@ -23,6 +23,7 @@ _CHARACTERS = frozenset((*(chr(code) for code in range(256)), _BEYOND))
 _WITH_PARTNERS_BEYOND = frozenset("kKsSiI\xb5\xdf\xe5\xc5\xff")
 _REPEATS = (kinds.MAX_REPEAT, kinds.MIN_REPEAT, kinds.POSSESSIVE_REPEAT)
 _ASSERTIONS = (kinds.ASSERT, kinds.ASSERT_NOT)
+_ENDS = (kinds.AT_END, kinds.AT_END_STRING)
 
 
 class Work(NamedTuple):
@@ -46,6 +47,7 @@ class Beginning(NamedTuple):
 
 
 _END = Beginning()
+_ANYTHING = Beginning(_CHARACTERS, True)  # also of what takes no characters, but may not hold: then others are tried
 
 
 class BoundedPattern:
@@ -148,10 +150,10 @@ def _beginning(kind: Any, argument: Any) -> Beginning:
         branches = [_beginning_of(branch) for branch in argument[1]]
         characters = frozenset().union(*(branch.characters for branch in branches))
         return Beginning(characters, any(branch.may_be_empty for branch in branches))
-    if kind is kinds.AT or kind in _ASSERTIONS:
+    if kind is kinds.AT and argument in _ENDS:
         return _END
-    if kind in (kinds.GROUPREF, kinds.GROUPREF_EXISTS):
-        return Beginning(_CHARACTERS, True)
+    if kind is kinds.AT or kind in (*_ASSERTIONS, kinds.GROUPREF, kinds.GROUPREF_EXISTS):
+        return _ANYTHING
     return Beginning(_characters(kind, argument), False)
 
 

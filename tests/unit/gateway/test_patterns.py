@@ -24,6 +24,7 @@ USUAL = [
 SLOW = [
     "/(.*)/(.*)/(.*)/status", "(a+)+b", "(a|a)*b", "(a|ab|b)*c", "((a*)*)*", "(.*a){20}", "(?:a?){30}a{30}",
     "a*a*a*a*b", "[^x]*A[^y]*A[^z]*Ab", "(?:.*,)*x", r"(\w+\s?)+$", "(?=.*.*.*b).*", r"(.*)(.*)\1\2x",
+    "(?=.*(?=.*(?=.*[xy])))", "(.*)(.*)(.*)(?=x)", "/(.*)/(.*)/(.*)(?<!x)", r"(.*)(.*)(.*)\B", "(?:a+(?=.*b))*",
 ]  # fmt: skip
 
 
@@ -76,6 +77,13 @@ class Counted:
             return self.repeat(argument, at, 0, lambda end: self.run(rest, end, then))
         if kind is patterns.kinds.SUBPATTERN:
             return self.run(list(argument[-1]), at, lambda end: self.run(rest, end, then))
+        if kind in patterns._ASSERTIONS:
+            self.looks += 1
+            holds = self.run(list(argument[1]), at, lambda _: True)
+            return holds is (kind is patterns.kinds.ASSERT) and self.run(rest, at, then)
+        if kind is patterns.kinds.AT:
+            self.looks += 1
+            return at == len(self.text) and self.run(rest, at, then)
         if kind is patterns.kinds.BRANCH:
             return any(self.run(list(branch), at, lambda end: self.run(rest, end, then)) for branch in argument[1])
         self.looks += 1
@@ -108,6 +116,7 @@ PARTS = st.recursive(
         st.tuples(inner, st.sampled_from(["*", "+", "?", "{2,3}"])).map(lambda both: f"(?:{both[0]}){both[1]}"),
         st.lists(inner, min_size=1, max_size=3).map("".join),
         st.lists(inner, min_size=2, max_size=3).map(lambda several: f"(?:{'|'.join(several)})"),
+        st.tuples(inner, st.sampled_from(["(?={})", "(?!{})", "{}$"])).map(lambda both: both[1].format(both[0])),
     ),
     max_leaves=6,
 )
