@@ -3,10 +3,11 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.contract.queue.shorthand import end, take_one
 
 from penstock import QueueStore
-from penstock.queue.protocol import NewResult
+from penstock.queue.protocol import Find, NewResult
 from penstock.queue.results import Progress, note_of
 from penstock.service import new_key
 
@@ -119,3 +120,40 @@ def test_a_key_waits_for_nothing_that_it_does_not_see(serving: Any, tmp_path: Pa
 
 def _unknown(links: dict[str, Any]) -> dict[str, Any]:
     return {name: ["nothing"] if isinstance(value, list) else "nothing" for name, value in links.items()}
+
+
+@pytest.fixture
+def ann(serving: Any, tmp_path: Path) -> Any:
+    """A client whose key has a prefix."""
+    secret = new_key(tmp_path / "keys.json", "ann", ("read", "produce"), prefix="ann.")
+    client = serving(keys=tmp_path / "keys.json")
+    client.headers["Authorization"] = f"Bearer {secret}"
+    return client
+
+
+def test_a_batch_is_shown_under_the_id_that_a_key_with_a_prefix_gave_it(ann: Any) -> None:
+    first = ann.post("/v1/queues/ann.q/entries", json={"value": 1, "id": "first"})
+    then = ann.post("/v1/queues/ann.q/entries", json={"value": 2, "id": "then", "after": ["first"]})
+    assert first.status_code == then.status_code == 201
+    for id_ in ("then", then.json()["id"]):
+        seen = ann.get(f"/v1/batches/{id_}").json()
+        assert (seen.get("id"), seen.get("needs")) == (then.json()["id"], 1)
+    assert ann.get("/v1/batches/nothing").json()["detail"] == "no batch 'nothing' is known."
+
+
+def test_entries_that_a_key_with_a_prefix_puts_together_wait_for_each_other(ann: Any, queues: QueueStore) -> None:
+    other = queues.queue("ann.q").put(0, id="first").id  # of somebody without a prefix
+    together = [{"value": 1, "id": "first"}, {"value": 2, "id": "then", "after": ["first"]}]
+    put = ann.post("/v1/queues/ann.q/entries/bulk", json={"entries": together})
+    assert put.status_code == 201, put.text
+    first, then = (one["id"] for one in put.json()["items"])
+    assert first != other
+    [waits] = queues.driver.waits([then])
+    assert [known.id for known in queues.driver.find(Find(ids=(then,)))] == [then]
+    end(queues, take_one(queues, "ann.q"))
+    assert queues.driver.find(Find(ids=(then,)))[0].state == "held", "what was waited for is not the other one"
+    end(queues, take_one(queues, "ann.q"))
+    assert queues.driver.find(Find(ids=(then,)))[0].state == "waiting"
+    assert waits.needs == 1
+    alone = ann.post("/v1/queues/ann.q/entries", json={"value": 3, "id": "alone", "after": ["alone"]})
+    assert (alone.status_code, alone.json()["type"]) == (400, "urn:penstock:problem:bad-input")

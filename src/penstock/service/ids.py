@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock.ids import derived_id
+from penstock.queue.batch import state_of
 from penstock.queue.protocol import Find
 from penstock.queue.queue import Queue
+from penstock.queue.queues import QueueStore
 from penstock.service.keys import ApiKey
 
 
@@ -35,6 +37,17 @@ def stored_ids(handle: Queue[Any], key: ApiKey, given: Sequence[str], *, ended: 
         known.update(id_ for id_ in own_ids if id_ not in known and _has_ended(handle, id_))
     # A caller may name one entry by both of its ids.
     return list(dict.fromkeys(own if (own := own_id(key, id_)) in known else id_ for id_ in given))
+
+
+def visible_id(store: QueueStore, key: ApiKey, given: str) -> str | None:
+    """The stored id of an entry of any queue, or None if the key has a prefix and sees no such entry."""
+    if not key.prefix:
+        return given
+    for id_ in (own_id(key, given), given):
+        known = state_of(store, id_)
+        if known is not None and key.sees(known[0]):
+            return id_
+    return None
 
 
 def _has_ended(handle: Queue[Any], id_: str) -> bool:

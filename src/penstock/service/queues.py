@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal, cast
 
@@ -13,7 +13,7 @@ from pydantic import Field
 from penstock.clock import from_micros
 from penstock.errors import BadInput, EntryNotFound
 from penstock.ids import derived_id
-from penstock.queue.batch import batch_status, linked_entry, no_batch, state_of
+from penstock.queue.batch import batch_status, linked_entry, no_batch
 from penstock.queue.entry import AttemptState, Entry, Lock
 from penstock.queue.held import reasons
 from penstock.queue.options import LinkOptions
@@ -24,7 +24,7 @@ from penstock.queue.refusals import unknown_source
 from penstock.queue.removal import is_deleted, listed_queues
 from penstock.queue.results import progress_of
 from penstock.service.access import Admin, Producer, Reader, check_queue, note
-from penstock.service.ids import own_id, stored_id, stored_ids
+from penstock.service.ids import own_id, stored_id, stored_ids, visible_id
 from penstock.service.keys import ApiKey
 from penstock.service.paging import page_of
 from penstock.service.problems import responses
@@ -197,7 +197,8 @@ def put(
 ) -> PutView:
     """Put one entry; when this answers it is stored."""
     store = store_of(request)
-    new, links = _new(request, key, check_queue(key, queue), entry, idempotency_key, 0)
+    check_queue(key, queue)
+    [new], links = _new_entries(request, key, queue, [entry], idempotency_key)
     [result] = _put(store, [new], links)
     response.status_code = 201 if result.created else 200
     return _put_view(result)
@@ -210,12 +211,7 @@ def put_many(
     """Put up to 1,000 entries as one unit: all or none."""
     store = store_of(request)
     check_queue(key, queue)
-    entries: list[NewEntry] = []
-    links: list[Link] = []
-    for number, entry in enumerate(many.entries):
-        new, own = _new(request, key, queue, entry, idempotency_key, number)
-        entries.append(new)
-        links += own
+    entries, links = _new_entries(request, key, queue, many.entries, idempotency_key)
     return PutsView(items=[_put_view(result) for result in _put(store, entries, links)])
 
 
@@ -272,10 +268,11 @@ def show_result(request: Request, key: Reader, queue: Name, id: EntryId) -> Resp
 @router.get("/batches/{id:path}", response_model=BatchView, responses=responses(404))
 def show_batch(request: Request, key: Reader, id: EntryId) -> BatchView:
     """What has become of a batch: what its entry still needs, how members ended, and how many are in which state."""
-    status = batch_status(store_of(request), id)
-    if not key.sees(status.queue):  # a key for other queues learns nothing of it, not even that it exists
+    store = store_of(request)
+    stored = visible_id(store, key, id)
+    if stored is None:  # a key for other queues learns nothing of it, not even that it exists
         raise no_batch(id)
-    return BatchView(**msgspec.structs.asdict(status))
+    return BatchView(**msgspec.structs.asdict(batch_status(store, stored)))
 
 
 @router.patch("/queues/{queue}/entries/{id:path}", response_model=EntryView, responses={**responses(404, 409), 204: {
@@ -437,22 +434,34 @@ def _handle(store: QueueStore, queue: str, raw: bool) -> Queue[Any]:
     return store.queue(queue, bytes) if raw else store.queue(queue)
 
 
+def _new_entries(
+    request: Request, key: ApiKey, queue: str, bodies: list[NewEntryBody], idempotency_key: str | None
+) -> tuple[list[NewEntry], list[Link]]:
+    entries: list[NewEntry] = []
+    links: list[Link] = []
+    together = {body.id for body in bodies}
+    for number, body in enumerate(bodies):
+        once = None if idempotency_key is None else derived_id("http", queue, idempotency_key, str(number))
+        new, own = _new(request, key, queue, body, once, together)
+        entries.append(new)
+        links += own
+    return entries, links
+
+
 def _new(
-    request: Request, key: ApiKey, queue: str, entry: NewEntryBody, idempotency_key: str | None, number: int
+    request: Request, key: ApiKey, queue: str, entry: NewEntryBody, once: str | None, together: Collection[str | None]
 ) -> tuple[NewEntry, list[Link]]:
-    if entry.id is not None and idempotency_key is not None:
+    if entry.id is not None and once is not None:
         raise BadInput("an entry has both an id and an Idempotency-Key.", hint="Give one of them.")
-    id_ = None if entry.id is None else own_id(key, entry.id)
-    if idempotency_key is not None:
-        id_ = derived_id("http", queue, idempotency_key, str(number))
+    id_ = once if entry.id is None else own_id(key, entry.id)
     aware(entry.due)
     options = entry.options()
     options["headers"] = with_trace(entry.headers, request.headers.items())
     handle = _handle(store_of(request), queue, entry.bytes is not None)
     if not entry.after and entry.batch is None:
         return handle.new(entry.payload(), id=id_, **options), []
-    after = [_waited_for(handle.store, key, source) for source in entry.after]
-    batch = None if entry.batch is None else _waited_for(handle.store, key, entry.batch)
+    after = [_waited_for(handle.store, key, source, together) for source in entry.after]
+    batch = None if entry.batch is None else _waited_for(handle.store, key, entry.batch, together)
     linking = {**options, "id": id_, "after": after, "on": entry.on, "batch": batch}
     return linked_entry(handle, entry.payload(), cast(LinkOptions, linking))
 
@@ -463,15 +472,12 @@ def _put(store: QueueStore, entries: list[NewEntry], links: list[Link]) -> Seque
     return store.driver.commit(Step(puts=tuple(entries), links=tuple(links))).puts
 
 
-def _waited_for(store: QueueStore, key: ApiKey, given: str) -> str:
-    """The stored id of an entry to link with; entries of queues that the key does not see are unknown."""
-    if not key.prefix:
-        return given
-    for id_ in (own_id(key, given), given):
-        known = state_of(store, id_)
-        if known is not None and key.sees(known[0]):
-            return id_
-    raise unknown_source(given)
+def _waited_for(store: QueueStore, key: ApiKey, given: str, together: Collection[str | None]) -> str:
+    """The stored id of an entry to link with, one that is put ``together`` with the others first."""
+    stored = own_id(key, given) if given in together else visible_id(store, key, given)
+    if stored is None:
+        raise unknown_source(given)
+    return stored
 
 
 def _entry_text(entry: Entry[Any] | None) -> str:
