@@ -283,13 +283,11 @@ class Claim:
 
     def _take_fifo(self, queues: dict[int, tuple[QueueRow, Source]], gave: set[int]) -> set[int]:
         """Take the heads that are due. Returns the numbers of queues whose head ended instead."""
-        heads = self.session.rows("fifo_heads", numbers=list(queues))
-        here = {seq for (seq,) in self.session.rows("lock_heads", seqs=[head[1] for head in heads])}
         ended: set[int] = set()
-        for number, *values in heads:
+        for number, *values in self._locked_heads(list(queues)):
             row, source = queues[number]
             live = _waiting(row, values)
-            if live.seq not in here or live.suspect or live.due > self.session.now:
+            if live.suspect or live.due > self.session.now:
                 continue
             if self._left < 1 or self._room[id(source)] < 1 or self._rate_room(row) < 1:
                 continue
@@ -298,6 +296,15 @@ class Claim:
             elif self._is_over(live, source):
                 ended.add(number)
         return ended
+
+    def _locked_heads(self, numbers: list[int]) -> list[tuple[Any, ...]]:
+        """The heads of FIFO queues, read when they are locked: somebody may have changed them while we waited."""
+        session = self.session
+        if not session.knows("lock_heads"):  # one transaction writes at a time
+            return session.rows("fifo_heads", numbers=numbers)
+        places = [seq for (seq,) in session.rows("fifo_places", numbers=numbers)]
+        here = {seq for (seq,) in session.rows("lock_heads", seqs=places)} if places else set()
+        return [head for head in session.rows("fifo_heads", numbers=numbers) if head[1] in here] if here else []
 
     def _take(self, rows: list[Live], row: QueueRow, source: Source, *, most: int) -> int:
         """Hand out entries that may run, end those that may not. Returns how many were handed out."""

@@ -377,7 +377,8 @@ SELECT json_arrayagg(c.seq) INTO @penstock_seqs FROM (
     ORDER BY s.due, s.seq LIMIT 100) c;
 SELECT json_arrayagg(c.seq) INTO @penstock_seqs FROM (
     SELECT s.seq FROM json_table(coalesce(@penstock_seqs, '[]'), '$[*]' COLUMNS (seq bigint PATH '$')) g
-    STRAIGHT_JOIN {space}_ready s FORCE INDEX (PRIMARY) ON s.seq = g.seq WHERE s.suspect = 1 FOR UPDATE SKIP LOCKED) c;
+    STRAIGHT_JOIN {space}_ready s FORCE INDEX (PRIMARY) ON s.seq = g.seq
+    WHERE s.suspect = 1 AND s.due <= %(moment)s FOR UPDATE SKIP LOCKED) c;
 SELECT w.* FROM json_table(coalesce(@penstock_seqs, '[]'), '$[*]' COLUMNS (seq bigint PATH '$')) g
 JOIN {space}_waiting w ON w.seq = g.seq ORDER BY w.due, w.seq
 
@@ -438,6 +439,14 @@ SELECT r.seq, r.body, b.id, r.priority, b.created, r.due, b.first_due, r.generat
        b.labels, b.headers, b.unique_key, b.unique_mode, b.expires, b.codec, b.type, b.payload
 FROM json_table(coalesce(@penstock_seqs, '[]'), '$[*]' COLUMNS (seq bigint PATH '$')) g
 STRAIGHT_JOIN {space}_ready r FORCE INDEX (PRIMARY) ON r.seq = g.seq STRAIGHT_JOIN {space} b FORCE INDEX (PRIMARY) ON b.body = r.body ORDER BY r.due, r.seq
+
+-- name: fifo_places
+-- Where the first entries of FIFO queues stand that have none in flight; a suspect is the first of its queue.
+SELECT coalesce(
+    (SELECT x.seq FROM {space}_ready x FORCE INDEX (in_order) WHERE x.line = -1 AND x.urgency = q.number LIMIT 1),
+    (SELECT x.seq FROM {space}_ready x FORCE INDEX (in_order) WHERE x.line = q.number AND x.fifo = 1
+     ORDER BY x.urgency, x.at, x.seq LIMIT 1)) AS seq
+FROM {space}_queues q FORCE INDEX (PRIMARY) WHERE q.number IN %(numbers)s AND q.in_flight IS NULL HAVING seq IS NOT NULL
 
 -- name: fifo_heads
 -- The first entries of FIFO queues that have none in flight; a suspect is the first of its queue.

@@ -351,16 +351,20 @@ SELECT * FROM {space}_live WHERE claim = %(claim)s AND owner = %(owner)s ORDER B
 
 -- name: due_suspects
 -- Suspects that may be handed out, the longest due first; those after (due, seq).
--- The columns of the view of live entries, without a look into the claims for each of them.
+-- The columns of the view of live entries, without a look into the claims for each of them. Rows that were changed while
+-- this statement ran are left out, as above.
+WITH locked AS MATERIALIZED (
+    SELECT x.ctid AS place FROM {space}_ready x JOIN {space}_queues q ON q.number = x.number
+    WHERE x.suspect AND x.due <= %(moment)s AND (x.due, x.seq) > (%(after_due)s, %(after_seq)s)
+    AND q.node IN ('', %(node)s) AND q.locked = 0 AND NOT EXISTS (SELECT 1 FROM {space}_locks k WHERE k.queue = q.queue)
+    ORDER BY x.due, x.seq LIMIT 100 FOR UPDATE OF x SKIP LOCKED)
 SELECT s.seq, s.body, b.id, q.queue, q.node, s.number, s.fifo, s.generation, s.priority, b.created, s.due, b.first_due,
        s.attempt, s.fence, s.suspect, s.error, b.labels, b.headers, b.unique_key, b.unique_mode, b.expires, b.codec, b.type,
        b.payload, NULL, NULL, NULL, NULL, NULL, NULL, s.seq, s.seq, q.limit_label IS NOT NULL
 FROM {space}_ready s
 CROSS JOIN LATERAL (SELECT * FROM {space} e WHERE e.body = s.body OFFSET 0) b
 JOIN {space}_queues q ON q.number = s.number
-WHERE s.suspect AND s.due <= %(moment)s AND (s.due, s.seq) > (%(after_due)s, %(after_seq)s)
-AND q.node IN ('', %(node)s) AND q.locked = 0 AND NOT EXISTS (SELECT 1 FROM {space}_locks k WHERE k.queue = q.queue)
-ORDER BY s.due, s.seq LIMIT 100 FOR UPDATE OF s SKIP LOCKED
+WHERE s.ctid = ANY(ARRAY(SELECT place FROM locked)) ORDER BY s.due, s.seq
 
 -- name: next_suspect
 SELECT due FROM {space}_ready WHERE suspect AND due > %(moment)s ORDER BY due, seq LIMIT 1
@@ -416,12 +420,22 @@ WITH RECURSIVE heads (priority, due) AS (
 SELECT priority, due FROM heads
 
 -- name: candidates
--- Due entries of one priority in their order, those after (due, seq).
+-- Due entries of one priority in their order, those after (due, seq). A row that was changed while this statement ran is
+-- locked at a place that the statement does not see, so it is left to the next claim: its body here would be the old one.
+WITH locked AS MATERIALIZED (
+    SELECT x.ctid AS place FROM {space}_ready x
+    WHERE x.number = %(number)s AND NOT x.suspect AND x.priority = %(priority)s AND x.due <= %(moment)s
+    AND (x.due, x.seq) > (%(after_due)s, %(after_seq)s) ORDER BY x.due, x.seq LIMIT %(limit)s FOR UPDATE SKIP LOCKED)
 SELECT r.seq, r.body, b.id, r.priority, b.created, r.due, b.first_due, r.generation, r.attempt, r.fence, r.suspect, r.error,
        b.labels, b.headers, b.unique_key, b.unique_mode, b.expires, b.codec, b.type, b.payload
 FROM {space}_ready r JOIN {space} b ON b.body = r.body
-WHERE r.number = %(number)s AND NOT r.suspect AND r.priority = %(priority)s AND r.due <= %(moment)s
-AND (r.due, r.seq) > (%(after_due)s, %(after_seq)s) ORDER BY r.due, r.seq LIMIT %(limit)s FOR UPDATE OF r SKIP LOCKED
+WHERE r.ctid = ANY(ARRAY(SELECT place FROM locked)) ORDER BY r.due, r.seq
+
+-- name: fifo_places
+-- Where the first entries of FIFO queues stand that have none in flight.
+SELECT r.seq FROM {space}_queues q CROSS JOIN LATERAL (
+    SELECT x.seq FROM {space}_ready x WHERE x.number = q.number AND x.fifo ORDER BY x.seq LIMIT 1) r
+WHERE q.number = ANY(%(numbers)s::int[]) AND q.in_flight IS NULL
 
 -- name: fifo_heads
 -- The first entries of FIFO queues that have none in flight.

@@ -342,10 +342,6 @@ CROSS JOIN {space}_ready r ON r.seq = (SELECT x.seq FROM {space}_ready x WHERE x
                                        AND x.fifo = 1 ORDER BY x.seq LIMIT 1)
 CROSS JOIN {space} b ON b.body = r.body WHERE q.in_flight IS NULL
 
--- name: lock_heads
--- Those of them that are still there.
-SELECT seq FROM {space}_ready WHERE seq IN (SELECT value FROM json_each(%(seqs)s)) AND record IS NULL
-
 -- name: adopt_fifo
 -- No put can have missed that its queue became FIFO: one at a time writes.
 UPDATE {space}_ready SET fifo = 1 WHERE false AND number IN (SELECT value FROM json_each(%(numbers)s))
