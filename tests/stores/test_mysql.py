@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pymysql
@@ -20,7 +21,7 @@ from tests.stores.own_servers import (
 )
 
 from penstock import open_queues
-from penstock.errors import CannotOpen, PayloadTooLarge, PenstockError
+from penstock.errors import CannotOpen, EntryLeased, EntryNotFound, NotHeld, PayloadTooLarge, PenstockError
 from penstock.ids import new_id, new_nonce
 from penstock.queue.protocol import ClaimRequest, Definition, Ending, Find, Link, NewResult, Source, Step
 
@@ -358,6 +359,93 @@ class TestCallersTransactions:
         queue.put("y", id="b", connection=connection)
         connection.commit()
         assert sorted(entry.id for entry in queue.find()) == ["a", "b"]
+
+
+class TestCallersSnapshots:
+    """A caller's transaction that has read before sees nothing new; what it asks of a queue follows what is there."""
+
+    @pytest.fixture
+    def snapshot(self, connect: Any) -> Callable[[], Any]:
+        def begin() -> Any:
+            connection = connect()
+            connection.execute("SELECT count(*) FROM penstock").fetchall()
+            return connection
+
+        return begin
+
+    def done(self, store: Any, queue: str) -> None:
+        [entry] = claim(store, queue).entries
+        store.driver.commit(Step((Ending(entry.lease, "done"),)))
+
+    @pytest.mark.parametrize("meanwhile", ["put", "ended"])
+    def test_after_one_that_it_cannot_see(self, store: Any, snapshot: Any, meanwhile: str) -> None:
+        if meanwhile == "put":
+            connection = snapshot()
+        first = store.queue("q").put("x").id
+        if meanwhile == "ended":
+            connection = snapshot()
+            self.done(store, "q")
+        with pytest.raises(EntryNotFound):
+            store.queue("then").put("y", after=[first], connection=connection)
+        connection.rollback()
+
+    def test_after_one_that_is_claimed_meanwhile(self, store: Any, snapshot: Any) -> None:
+        first = store.queue("q").put("x").id
+        connection = snapshot()
+        [entry] = claim(store, "q").entries
+        store.queue("then").put("y", after=[first], connection=connection)
+        connection.commit()
+        assert store.queue("then").counts().held == 1
+        store.driver.commit(Step((Ending(entry.lease, "done"),)))
+        assert store.queue("then").counts().ready == 1
+
+    def test_into_a_batch_that_is_released_meanwhile(self, store: Any, snapshot: Any) -> None:
+        with store.batch(then=(store.queue("then"), "y")) as batch:
+            batch.put(store.queue("q"), "x")
+        connection = snapshot()
+        self.done(store, "q")
+        with pytest.raises(NotHeld):
+            store.queue("q").put("z", batch=batch.id, connection=connection)
+        connection.rollback()
+        assert store.queue("then").counts().ready == 1
+
+    def test_the_last_member_of_a_batch_that_is_put_meanwhile(self, store: Any, snapshot: Any) -> None:
+        connection = snapshot()
+        with store.batch(then=(store.queue("then"), "y")) as batch:
+            batch.put(store.queue("q"), "x")
+        [entry] = claim(store, "q").entries
+        store.driver.commit(Step((Ending(entry.lease, "done"),)), connection=connection)
+        connection.commit()
+        assert store.queue("then").counts().ready == 1
+
+    @pytest.mark.parametrize("how", ["done", "cancel"])
+    def test_a_member_when_the_other_has_ended_meanwhile(self, store: Any, snapshot: Any, how: str) -> None:
+        with store.batch(then=(store.queue("then"), "y"), on="ended") as batch:
+            last = [batch.put(store.queue("q"), number) for number in range(2)][1]
+        [first] = claim(store, "q", limit=1).entries
+        [second] = claim(store, "q", limit=1).entries if how == "done" else [None]
+        connection = snapshot()
+        store.driver.commit(Step((Ending(first.lease, "done"),)))
+        if how == "done":
+            store.driver.commit(Step((Ending(second.lease, "done"),)), connection=connection)
+        else:
+            store.queue("q").cancel(last, connection=connection)
+        connection.commit()
+        assert store.queue("then").counts().ready == 1
+
+    @pytest.mark.parametrize("how", ["cancel", "update"])
+    @pytest.mark.parametrize("meanwhile", ["claimed", "ended"])
+    def test_changes_of_what_is_not_waiting_any_more(self, store: Any, snapshot: Any, how: str, meanwhile: str) -> None:
+        queue = store.queue("q")
+        first = queue.put("x").id
+        connection = snapshot()
+        [entry] = claim(store, "q").entries
+        if meanwhile == "ended":
+            store.driver.commit(Step((Ending(entry.lease, "done"),)))
+        change = queue.cancel if how == "cancel" else partial(queue.update, value="z")
+        with pytest.raises(EntryLeased if meanwhile == "claimed" else EntryNotFound):
+            change(first, connection=connection)
+        connection.rollback()
 
 
 class TestDeadlocks:

@@ -364,7 +364,7 @@ class Links:
         session = self._session
         endings = Endings(session, follow)
         for seq, _ in self._still_held(sorted(reasons)):
-            [row] = session.rows("live_by_seq", seq=seq)
+            [row] = session.rows(session.current("live_waiting", "live_by_seq"), seq=seq)
             live = Live(*row)
             endings.end(live, "cancelled", error=reasons[live.id], ran=False)
             session.cascaded.append((live.id, live.queue, reasons[live.id]))
@@ -373,7 +373,7 @@ class Links:
     def _still_held(self, targets: Sequence[str]) -> list[tuple[int, Micros]]:
         """Places and due times of those that are still held, locked; what a forgotten one needed is forgotten, too."""
         session = self._session
-        places = sorted(seq for (seq,) in session.rows("places_of", ids=list(targets)))
+        places = sorted(seq for (seq,) in session.rows(session.current("places_now", "places_of"), ids=list(targets)))
         if places and session.knows("lock_places"):
             session.rows("lock_places", seqs=places)
         rows = session.rows("lock_held", seqs=places, due=HELD) if places else []

@@ -32,12 +32,17 @@ def live_entry(session: Session, id_: str, *, lock: bool = False, scope: Scope |
         if known is None:
             return None
         seq = known[3]
-        if lock and not session.rows("lock_waiting", seq=seq) and not session.rows("lock_claimed", seq=seq):
+        read = "live_by_seq"
+        if lock and session.rows("lock_waiting", seq=seq):
+            read = session.current("live_waiting", read)
+        elif lock and session.rows("lock_claimed", seq=seq):
+            read = session.current("live_claimed", read)
+        elif lock:
             # Ended, or on its way from one to the other just now.
             if not session.rows("is_live", seq=seq)[0][0]:
                 return None
             continue
-        row = session.row("live_by_seq", seq=seq)
+        row = session.row(read, seq=seq)
         live = None if row is None else Live(*row)
         return live if live is None or scope is None or scope.covers(live.queue) else None
     return None

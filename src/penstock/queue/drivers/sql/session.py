@@ -45,6 +45,9 @@ class Session:
         self.rings = False  # whether something became claimable
         self.cascaded: list[tuple[str, str, str]] = []  # id, queue and reason of what others' ends have cancelled
         self.alone = False  # whether what it runs is a transaction by itself
+        self.is_callers = (
+            False  # whether it is part of a caller's transaction, which may see only what was there before
+        )
         self.queue_rows: dict[tuple[str, str], QueueRow] = {}
 
     @property
@@ -69,6 +72,10 @@ class Session:
     def knows(self, statement: str) -> bool:
         """Whether this database has such a statement; some do in one what others do in several."""
         return statement in self._catalogue.statements
+
+    def current(self, statement: str, otherwise: str) -> str:
+        """The statement that reads past the snapshot of a caller's transaction, if it has one and there is such."""
+        return statement if self.is_callers and self.knows(statement) else otherwise
 
     def rows(self, statement: str, **parameters: Any) -> list[tuple[Any, ...]]:
         """Run a statement. Returns its rows."""

@@ -254,6 +254,7 @@ class Transactions:
 
     def _in_savepoint(self, given: Any, work: Callable[[Session], T]) -> T:
         session = self._session(given)
+        session.is_callers = True
         session.execute("SAVEPOINT penstock")
         try:
             result = work(session)

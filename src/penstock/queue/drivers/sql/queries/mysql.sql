@@ -117,6 +117,27 @@ WHERE h.seq = %(seq)s FOR UPDATE
 -- name: live_by_seq
 SELECT * FROM {space}_waiting WHERE seq = %(seq)s UNION ALL SELECT * FROM {space}_leased WHERE seq = %(seq)s
 
+-- name: live_waiting
+-- A waiting entry that is locked, read past the snapshot of a caller's transaction.
+SELECT r.seq, r.body, b.id, (SELECT q.queue FROM {space}_queues q WHERE q.number = r.number),
+       (SELECT q.node FROM {space}_queues q WHERE q.number = r.number), r.number, r.fifo, r.generation, r.priority, b.created,
+       r.due, b.first_due, r.attempt, r.fence, r.suspect, r.error, b.labels, b.headers, b.unique_key, b.unique_mode, b.expires,
+       b.codec, b.type, b.payload, NULL, NULL, NULL, NULL, NULL, NULL, r.seq, r.seq,
+       (SELECT q.limit_label IS NOT NULL FROM {space}_queues q WHERE q.number = r.number)
+FROM {space}_ready r FORCE INDEX (PRIMARY) STRAIGHT_JOIN {space} b FORCE INDEX (PRIMARY) ON b.body = r.body
+WHERE r.seq = %(seq)s LOCK IN SHARE MODE
+
+-- name: live_claimed
+-- The same of one that a claim holds.
+SELECT h.seq, h.body, b.id, (SELECT q.queue FROM {space}_queues q WHERE q.number = c.number),
+       (SELECT q.node FROM {space}_queues q WHERE q.number = c.number), c.number,
+       (SELECT q.fifo FROM {space}_queues q WHERE q.number = c.number), h.generation, b.priority, b.created, h.due, b.first_due,
+       h.attempt, h.fence, h.suspect, h.error, b.labels, b.headers, b.unique_key, b.unique_mode, b.expires, b.codec, b.type,
+       b.payload, c.record, c.claim, c.owner, c.claimed, c.until, c.max_attempts, h.seq, h.seq,
+       (SELECT q.limit_label IS NOT NULL FROM {space}_queues q WHERE q.number = c.number)
+FROM {space}_held h FORCE INDEX (PRIMARY) STRAIGHT_JOIN {space}_claims c FORCE INDEX (PRIMARY) ON c.record = h.record
+STRAIGHT_JOIN {space} b FORCE INDEX (PRIMARY) ON b.body = h.body WHERE h.seq = %(seq)s LOCK IN SHARE MODE
+
 -- name: last_end
 -- The latest generation of an ended entry and the highest fence it had.
 SELECT h.number, h.state, h.generation, h.fence, b.body, b.id, b.unique_key, b.unique_mode, b.priority
@@ -724,6 +745,10 @@ SELECT e.* FROM (
 
 -- name: places_of
 SELECT coalesce(seq, body) FROM {space} WHERE id IN %(ids)s AND version = 0
+
+-- name: places_now
+-- The same, read past the snapshot of a caller's transaction.
+SELECT coalesce(seq, body) FROM {space} WHERE id IN %(ids)s AND version = 0 LOCK IN SHARE MODE
 
 -- name: ids_beginning
 SELECT DISTINCT id FROM {space} WHERE id >= %(first)s AND id < %(last)s ORDER BY id LIMIT %(limit)s
