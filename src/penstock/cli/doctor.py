@@ -121,7 +121,7 @@ def _work(store: QueueStore) -> list[Finding]:
     except PenstockError as error:
         return [Finding("bad", "queues", f"cannot be read: {error}")]
     lost = orphans(store)
-    waits = f"{len(lost):,} held entries wait for what will never end: {', '.join(lost[:3])}"
+    waits = f"{len(lost):,} held entries wait for nothing that could end: {', '.join(lost[:3])}"
     dead, locked = sum(queue.dead for queue in counts), [queue.queue for queue in counts if queue.locks]
     return [
         Finding("warning" if dead else "good", "dead letters", f"{dead:,} in all queues"),

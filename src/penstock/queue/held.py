@@ -30,13 +30,13 @@ def reasons(store: QueueStore, wait: Wait) -> list[str]:
 
 
 def orphans(store: QueueStore) -> list[str]:
-    """Ids of held entries whose needs are not the links of entries that live or are dead letters."""
+    """Ids of held entries that need nothing, or whose needs are not the links of entries that live or are dead."""
     ids: list[str] = []
     after = ""
     while page := store.driver.waits(after=after, limit=PAGE):
         held = {
             entry.id
-            for entry in store.driver.find(Find(ids=tuple(wait.id for wait in page if wait.needs), states=("held",)))
+            for entry in store.driver.find(Find(ids=tuple(wait.id for wait in page), states=("held",), limit=len(page)))
         }
         ids += [wait.id for wait in page if wait.id in held and _is_orphan(store, wait)]
         after = page[-1].id
@@ -44,6 +44,8 @@ def orphans(store: QueueStore) -> list[str]:
 
 
 def _is_orphan(store: QueueStore, wait: Wait) -> bool:
+    if not wait.needs:
+        return True
     links: list[Link] = []
     while page := store.driver.links(target=wait.id, after=(links[-1].source, wait.id) if links else ("", "")):
         links += page

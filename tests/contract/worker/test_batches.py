@@ -467,6 +467,13 @@ class TestBatches(Contract):
         [wait] = store.driver.waits([batch.id])
         assert reasons(store, wait)[-1] == "needs 1 more that no link leads from: see penstock doctor"
 
+    def test_one_that_needs_nothing_and_is_held_all_the_same_is_found(self, store: QueueStore) -> None:
+        work = store.queue("work", int)
+        with store.batch(then=(work, -1)) as batch:
+            batch.put(work, 1)
+        store.driver.load_links([], [Wait(batch.id, 0)])
+        assert orphans(store) == [batch.id]
+
 
 class TestChains(Contract):
     def test_each_waits_for_the_one_before(self, store: QueueStore) -> None:
