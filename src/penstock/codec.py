@@ -200,8 +200,9 @@ def depth_of(payload: bytes) -> int:
     return max(itertools.accumulate(brackets, lambda depth, step: depth + step - 1), default=1) - 1
 
 
+# A text without an end goes to the end of the payload: no byte of what is not JSON is looked at twice.
+_TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 # In a payload without its texts, each opening bracket becomes the number 2 and each closing one 0.
-_TEXT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _TO_STEPS = bytes.maketrans(b"[{]}", bytes((2, 2, 0, 0)))
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 

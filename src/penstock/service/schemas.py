@@ -42,7 +42,8 @@ def _text_of_a_time(given: Any) -> Any:
     return given
 
 
-_NUMBER = re.compile(r"\s*[-+]?[0-9_]*\.?[0-9_]*(?:[eE][-+]?[0-9]+)?\s*")
+# No part gives anything back: the text may be long, and would be looked at again and again.
+_NUMBER = re.compile(r"\s*+[-+]?[0-9_]*+(?:\.[0-9_]*+)?(?:[eE][-+]?[0-9]++)?\s*+")
 Moment = Annotated[datetime, BeforeValidator(_text_of_a_time)]
 
 
