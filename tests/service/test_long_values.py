@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+JSON = {"content-type": "application/json"}
 SOON = 3.0  # seconds; where a text was looked at again and again, these took ten times as long
 
 LONG = {
@@ -36,3 +37,25 @@ def test_bytes_that_begin_a_text_and_never_end_it(client: Any) -> None:
     [record] = client.get("/v1/logs/raw/records").json()["items"]
     assert base64.b64decode(record["bytes"]) == payload
     assert time.monotonic() - began < SOON
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "field"),
+    [
+        ("PUT", "/v1/logs/log/groups/g", "offsets"),
+        ("POST", "/v1/queues/q/entries", "labels"),
+        ("PATCH", "/v1/queues/q", "in_flight"),
+    ],
+)
+def test_more_names_than_anybody_needs(client: Any, method: str, path: str, field: str) -> None:
+    client.put("/v1/logs/log", json={"partitions": 1})
+    names = ",".join(f'"{number}":[]' for number in range(150_000))
+    answer = client.request(method, path, content=f'{{"{field}":{{{names}}}}}', headers=JSON)
+    assert answer.status_code == 422
+    assert [error["what"] for error in answer.json()["errors"]] == [f"{field} has more than 10000 names"]
+
+
+def test_a_value_may_have_as_many_names_as_fit(client: Any) -> None:
+    value = dict.fromkeys(map(str, range(11_000)), 1)
+    id_ = client.post("/v1/queues/q/entries", json={"value": value}).json()["id"]
+    assert client.get(f"/v1/queues/q/entries/{id_}").json()["value"] == value

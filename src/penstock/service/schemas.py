@@ -24,6 +24,7 @@ from penstock.queue.protocol import Schedule
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._%-]{0,127}$"
 Name = Annotated[str, Path(pattern=NAME, description="A name: letters, digits, `.`, `_`, `-`.")]
 ID = r"^[ -~]+$"
+MOST_NAMES = 10_000  # of labels, headers, offsets and the like in one request
 # An id may hold slashes: its routes take the rest of the path.
 EntryId = Annotated[str, Path(min_length=1, max_length=64, pattern=ID)]
 IdText = Annotated[str, Field(min_length=1, max_length=64, pattern=ID)]
@@ -55,13 +56,18 @@ class Body(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _no_unknown_fields(cls, given: Any) -> Any:
-        """Report unknown fields as one error: a million of them must not give an answer as long."""
+        """Report unknown fields as one error, and so many names as no field needs: not a million, one by one."""
         if isinstance(given, dict):
             unknown = next((name for name in given if name not in cls.model_fields), None)
             if unknown is not None:
                 raise PydanticCustomError(
                     "extra_forbidden", "there is no field {name}", {"name": repr(str(unknown)[:100])}
                 )
+            for name, value in given.items():
+                if name != "value" and isinstance(value, dict) and len(value) > MOST_NAMES:
+                    raise PydanticCustomError(
+                        "too_long", "{name} has more than {most} names", {"name": name, "most": MOST_NAMES}
+                    )
         return given
 
 
