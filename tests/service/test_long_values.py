@@ -59,3 +59,14 @@ def test_a_value_may_have_as_many_names_as_fit(client: Any) -> None:
     value = dict.fromkeys(map(str, range(11_000)), 1)
     id_ = client.post("/v1/queues/q/entries", json={"value": value}).json()["id"]
     assert client.get(f"/v1/queues/q/entries/{id_}").json()["value"] == value
+
+
+@pytest.mark.parametrize("text", ["a;" * 5_000, "a*" * 8_000], ids=["read for long", "refused in the end"])
+def test_a_long_filter_is_refused(serving: Any, text: str) -> None:
+    client = serving(redisques="/queuing")
+    began = time.monotonic()
+    answers = [client.get(f"/queuing/{path}", params={"filter": text}) for path in ("queues", "monitor", "locks")]
+    assert {answer.status_code for answer in answers} == {400}
+    assert "too long" in answers[0].text
+    assert time.monotonic() - began < SOON
+    assert client.get("/queuing/queues", params={"filter": "[[a]"}).status_code < 500, "Python warns of it"

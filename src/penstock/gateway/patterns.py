@@ -62,7 +62,7 @@ class BoundedPattern:
             while longest > shortest and _work_of(parsed, _END, longest).cost > MOST_WORK:
                 longest = max(longest // 2, shortest)
             work = _work_of(parsed, _END, longest)
-        except (re.error, RecursionError, OverflowError) as cause:
+        except (re.error, RecursionError, OverflowError, FutureWarning) as cause:
             raise BadInput(
                 f"{what} {text!r} is not a regular expression: {cause}.", hint="For example /crm/(.*)."
             ) from cause

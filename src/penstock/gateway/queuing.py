@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from penstock.clock import SECOND
-from penstock.errors import EntryNotFound
+from penstock.errors import BadInput, EntryNotFound
 from penstock.gateway.intake import FAMILY
 from penstock.gateway.item import CREDENTIALS, MASK, QueuedRequest, RequestCodec, masked_payload, read_item
 from penstock.gateway.patterns import BoundedPattern
@@ -28,6 +28,7 @@ HOLDER = "redisques"
 SPEED_SECONDS = 60
 MOST_COUNTED = 100_000  # entries of the last minute
 LONGEST_NAME = 128
+LONGEST_FILTER = 512  # a pattern is read before anybody knows what it would cost
 READ_AT_ONCE = 200  # items with their bodies, each of which may be large
 
 Sees = Callable[[str], bool]
@@ -41,6 +42,8 @@ class Filter:
         # Report a bad pattern as it was given, not as a part of another.
         self._pattern = None
         if text is not None:
+            if len(text) > LONGEST_FILTER:
+                raise BadInput(f"a filter of {len(text)} characters is too long.", hint=f"At most {LONGEST_FILTER}.")
             BoundedPattern(text, LONGEST_NAME, what="filter")
             self._pattern = BoundedPattern(f"(?s:.*?)(?:{text})(?s:.*)", LONGEST_NAME, what="filter")
 
