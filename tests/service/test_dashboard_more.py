@@ -101,7 +101,7 @@ BROWSER = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 def test_a_browser_gets_a_page_where_there_is_none(client: TestClient, path: str) -> None:
     answer = client.get(path, headers=BROWSER)
     assert (answer.status_code, answer.headers["content-type"]) == (404, "text/html; charset=utf-8")
-    assert "It is not there" in answer.text
+    assert "Not found" in answer.text
     assert 'href="/"' in answer.text
     assert "default-src 'none'" in answer.headers["content-security-policy"]
 

@@ -222,10 +222,10 @@ class PageRoute(APIRoute):
 
 
 TITLES = {
-    403: "You may not do this",
-    404: "It is not there",
-    409: "That contradicts what is there",
-    429: "Too many at once",
+    403: "Not allowed",
+    404: "Not found",
+    409: "Conflict",
+    429: "Too many requests",
     503: NO_ANSWER.rstrip("."),
 }
 
