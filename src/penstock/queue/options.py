@@ -19,6 +19,7 @@ T = TypeVar("T")
 PRIORITIES = range(-100, 101)
 MOST_HEADER_BYTES = 64 * 1024
 MOST_IN_FLIGHT = (1 << 31) - 1
+MOST_SEARCHED = 16  # labels in one search
 
 
 class QueueOptions(TypedDict, total=False):
@@ -85,6 +86,16 @@ def check_labels(labels: dict[str, str]) -> dict[str, str]:
         if not 0 <= text_bytes(value) <= 255 or "\0" in value:
             raise BadInput(f"label {key}={value!r} is not allowed.", hint="Use text of at most 255 bytes without NUL.")
     return dict(labels)
+
+
+def check_searched(labels: dict[str, str]) -> dict[str, str]:
+    """Labels to look for: each of them costs as much again."""
+    if len(check_labels(labels)) > MOST_SEARCHED:
+        raise BadInput(
+            f"nothing is searched by {len(labels)} labels at once.",
+            hint=f"Give at most {MOST_SEARCHED}, the rarest; look at the others in what was found.",
+        )
+    return labels
 
 
 def check_id(id_: str) -> str:

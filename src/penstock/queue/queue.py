@@ -55,6 +55,7 @@ from penstock.queue.options import (
     check_options,
     check_priority,
     check_reason,
+    check_searched,
     check_seq,
     check_values,
     moment_or_duration,
@@ -830,7 +831,7 @@ class Queue(Generic[T]):
             raise BadInput(f"limit={limit!r} is not a number of entries.", hint="Use 0 or more.")
         check_seq(conditions.get("after", 0))
         if "labels" in conditions:
-            check_labels(conditions["labels"])
+            check_searched(conditions["labels"])
         if self.is_family:
             return Find(family=self.name, **conditions)
         return Find(queue=self.name, **conditions)

@@ -10,6 +10,7 @@ import msgspec
 from penstock.clock import Micros
 from penstock.errors import BadInput, EntryNotFound
 from penstock.queue.entry import Entry, HistoryRow, error_alone
+from penstock.queue.options import check_searched
 from penstock.queue.protocol import Find
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def search(
     ``text`` is an id, the beginning or end of one, or a unique id. Every hit also has the labels, and an error that
     mentions ``error``, ignoring case. Live entries come first, then dead letters, then what has ended.
     """
-    where = Find(family=family, labels=labels or {}, limit=limit)
+    where = Find(family=family, labels=check_searched(labels or {}), limit=limit)
     if text:
         return _by_text(store, text, where, error)[:limit]
     if error:

@@ -66,3 +66,20 @@ class TestSearch(Contract):
         end(store, claim(store, "q").entries[0], "done")
         assert store.driver.ids_with_unique("k") == ["second"]
         assert store.driver.ids_with_unique("K") == []
+
+    def test_so_many_labels_that_no_search_needs_them(self, open_store: OpenStore) -> None:
+        """Each label of a search costs a join; a thousand of them kept a server busy for minutes."""
+        store = open_store()
+        queue = store.queue("q")
+        queue.put(1, labels={f"name-{number}": "x" for number in range(100)})
+        many = {f"name-{number}": "x" for number in range(17)}
+        for read in (queue.find, queue.dead, queue.history, queue.cancel_where, queue.purge_dead):
+            with pytest.raises(BadInput, match="17 labels") as raised:
+                read(labels=many)  # type: ignore[operator]
+            assert "at most 16" in raised.value.hint
+        with pytest.raises(BadInput, match="17 labels"):
+            search(store, labels=many)
+        if store.capabilities.label_search:
+            del many["name-0"]
+            assert [entry.value for entry in queue.find(labels=many)] == [1]
+            assert [hit.by for hit in search(store, labels=many)] == ["label"]
