@@ -475,6 +475,25 @@ def test_pages_and_claims_are_bounded_in_bytes(serving: Any, queues: QueueStore,
     assert len(tiny.get("/v1/queues/q/entries").json()["items"]) == 1, "one is always shown"
 
 
+def test_what_comes_with_a_payload_counts_for_the_size_of_a_page(
+    serving: Any, queues: QueueStore, logs: LogStore
+) -> None:
+    client = serving(page_bytes=100_000)
+    labels, headers = {f"label-{number}": "x" * 250 for number in range(100)}, {"trace": "x" * 30_000}
+    queues.queue("labels").put_many([1] * 40, labels=labels)
+    queues.queue("headers").put_many([1] * 40, headers=headers)
+    logs.create("log", 1)
+    logs.log("log").append_many([1] * 40, headers=[headers] * 40)
+    for path in ("/v1/queues/labels/entries", "/v1/queues/headers/entries", "/v1/logs/log/records"):
+        answer = client.get(path, params={"limit": 1000})
+        assert answer.json()["items"]
+        assert len(answer.content) < 200_000, path
+    for queue in ("labels", "headers"):
+        claimed = client.post(f"/v1/queues/{queue}/claims", json={"limit": 1000})
+        assert claimed.json()["items"]
+        assert len(claimed.content) < 16 * 32_000
+
+
 def test_many_errors_have_a_short_answer(client: TestClient) -> None:
     unknown = {f"field{number}": 1 for number in range(20_000)}
     many = {"entries": [{"value": 1, "priority": "high"}] * 1000}

@@ -25,7 +25,7 @@ from penstock.queue.queues import QueueStore
 from penstock.service.access import Consumer, check_queue, too_many
 from penstock.service.ids import own_id
 from penstock.service.keys import ApiKey, Keys
-from penstock.service.paging import FIRST_STEP, next_step
+from penstock.service.paging import FIRST_STEP, next_step, size_of
 from penstock.service.problems import kind_of, responses
 from penstock.service.queues import store_of
 from penstock.service.routing import CheckedRoute
@@ -188,7 +188,7 @@ class Claiming:
                     raise
                 return entries  # they are held already; the next call reports the trouble
             entries += claimed
-            size = sum(len(entry.payload) for entry in entries)
+            size = sum(map(size_of, entries))
             if len(claimed) < step or len(entries) >= self._wish.limit or size >= self._page_bytes:
                 return entries
             step = next_step(size, len(entries), self._page_bytes, self._wish.limit)

@@ -13,6 +13,7 @@ from penstock.log.record import Partition
 from penstock.log.settings import Retention
 from penstock.log.store import LogStore
 from penstock.service.access import Admin, Producer, Reader, check_log
+from penstock.service.paging import size_of
 from penstock.service.problems import responses
 from penstock.service.queues import page
 from penstock.service.recording import record as record_change
@@ -220,7 +221,7 @@ def read(
     size, page_bytes = 0, request.app.state.settings.page_bytes
     for batch in store.batches(place, first, None):
         for record in batch.records():
-            size += len(record.payload)
+            size += size_of(record)
             if items and size > page_bytes:
                 return written(Records(items=items, next=following, end=bounds.end))
             items.append(record_view(record, settings.codec))

@@ -7,6 +7,9 @@ from typing import Any
 
 from fastapi import Request
 
+from penstock.log.record import Record
+from penstock.queue.entry import Entry, HistoryRow
+
 FIRST_STEP = 16
 
 
@@ -21,7 +24,7 @@ def page_of(request: Request, find: Callable[..., list[Any]], after: int, most: 
     while True:
         read = find(after=after, limit=step)
         for item in read:
-            size += len(item.payload or b"")
+            size += size_of(item)
             if items and size > page_bytes:
                 return items, items[-1].seq
             items.append(item)
@@ -30,6 +33,16 @@ def page_of(request: Request, find: Callable[..., list[Any]], after: int, most: 
         if len(items) == most:
             return items, items[-1].seq
         after, step = items[-1].seq, next_step(size, len(items), page_bytes, most)
+
+
+def size_of(item: Entry[Any] | HistoryRow | Record[Any]) -> int:
+    """About how many bytes an item adds to an answer: its payload, and the texts that come with it."""
+    if isinstance(item, Record):
+        texts: tuple[str | None, ...] = (item.key,)
+    else:
+        texts = (item.error, item.traceback, *item.labels, *item.labels.values())
+    headers = sum(len(name) + len(value) for name, value in item.headers.items())
+    return len(item.payload or b"") + headers + sum(len(text or "") for text in texts)
 
 
 def next_step(size: int, count: int, page_bytes: int, most: int) -> int:

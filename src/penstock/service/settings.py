@@ -54,7 +54,7 @@ class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     connections: int = 512
     page: int = 100
     longest_page: int = 1000
-    page_bytes: int = 4 * 1024 * 1024  # of payloads; a page holds at least one entry
+    page_bytes: int = 4 * 1024 * 1024  # of payloads and what comes with them; a page holds at least one entry
     waiting_claims: int = 200
     waiting_claims_per_key: int = 50
     streams_per_key: int = 64
