@@ -611,3 +611,16 @@ def test_doctor_says_what_it_saw(store: Any) -> None:
     assert found["server"] == "good"
     assert found["schema"] == "good"
     assert found["durability"] == "warning", "the tests' server does not sync"
+
+
+def test_a_search_by_labels_of_what_was_just_put(store: Any) -> None:
+    """The server has not counted the rows yet, and must not compare those of one label with those of another."""
+    queue = store.queue("q")
+    queue.put_many(range(3_000), labels={"customer": "ann", "kind": "x"}, chunk=1_000)
+    queue.put(-1, labels={"customer": "ben", "kind": "x"})
+    began = time.monotonic()
+    for labels in ({"customer": "ben", "kind": "x"}, {"kind": "x", "customer": "ben"}):
+        assert [entry.value for entry in queue.find(labels=labels)] == [-1]
+    assert [entry.value for entry in queue.find(labels={"customer": "ann", "kind": "x"}, limit=10)] == [*range(10)]
+    assert queue.find(labels={"customer": "ann", "kind": "y"}) == []
+    assert time.monotonic() - began < 5

@@ -82,8 +82,30 @@ def by_label(where: Find) -> list[str]:
         return []
     return [
         "e.seq = ANY(ARRAY(SELECT b.seq FROM {space} b WHERE b.version = 0 AND b.id IN"
-        " (SELECT x.id FROM {space}_labels x WHERE x.name = %(name0)s AND x.value = %(value0)s)))"
+        f" ({labelled(len(where.labels))})))"
     ]
+
+
+def each_label(id_: str, count: int) -> list[str]:
+    """SQLite and MariaDB: a list of ids for each label."""
+    return [
+        f"{id_} IN (SELECT x.id FROM {{space}}_labels x"
+        f" WHERE x.name = %(name{number})s AND x.value = %(value{number})s)"
+        for number in range(count)
+    ]
+
+
+def labelled(count: int) -> str:
+    """PostgreSQL: ids by the index of labels; the first is looked up, and each of the others is asked of each id.
+
+    A planner that may join them compares each with each as long as it has not counted them: minutes for some thousand.
+    """
+    others = "".join(
+        f" AND (SELECT true FROM {{space}}_labels y WHERE y.id = x.id AND y.name = %(name{number})s"
+        f" AND y.value = %(value{number})s)"
+        for number in range(1, count)
+    )
+    return f"SELECT x.id FROM {{space}}_labels x WHERE x.name = %(name0)s AND x.value = %(value0)s{others}"
 
 
 def _queues(session: Session, where: Find) -> str:

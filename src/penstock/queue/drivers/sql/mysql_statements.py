@@ -87,9 +87,13 @@ class Cursor:
 class MysqlDialect:
     """MariaDB's and MySQL's words."""
 
+    def candidates(self, id_: str, count: int) -> list[str]:
+        """A list of ids for each label."""
+        return guidance.each_label(id_, count)
+
     def guide(self, session: Session, where: Find, values: dict[str, Any]) -> list[str]:
         """The page first, in the narrow tables; what has labels is found by them."""
-        return [] if where.labels else guidance.by_page(guidance.MYSQL, session, where)
+        return self.candidates("e.id", len(where.labels)) or guidance.by_page(guidance.MYSQL, session, where)
 
     def statement(self, text: str) -> Script:
         """Statements that end with a line that ends in ``;``."""

@@ -92,6 +92,10 @@ class PostgresDialect:
         """The labels first, or the page, in the narrow tables."""
         return guidance.by_label(where) or guidance.by_page(guidance.POSTGRES, session, where)
 
+    def candidates(self, id_: str, count: int) -> list[str]:
+        """One label is looked up, and the others are asked of what was found."""
+        return [f"{id_} IN ({guidance.labelled(count)})"]
+
     def statement(self, text: str) -> Statement:
         """Numbered parameters, as the server wants them: the client puts nothing into the text."""
         return numbered(text)

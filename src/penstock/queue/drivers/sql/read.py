@@ -53,9 +53,7 @@ def live_entry(session: Session, id_: str, *, lock: bool = False, scope: Scope |
 
 def find_live(session: Session, where: Find) -> list[Live]:
     """Live entries by sequence."""
-    conditions, values = _conditions(
-        session.dialect, where, "e", queue="e.queue", time="e.due", id_="e.id", labels="e.labels"
-    )
+    conditions, values = _conditions(session.dialect, where, "e", queue="e.queue", time="e.due", labels="e.labels")
     if where.states is not None:
         unknown = set(where.states) - _LIVE_STATES.keys()
         if unknown:
@@ -82,11 +80,11 @@ def _find_by_ids(session: Session, where: Find, conditions: list[str], values: d
 
 def find_ended(session: Session, part: Part, where: Find) -> list[Ended]:
     """Rows of the history or the dead letters by sequence."""
-    conditions, values = _conditions(
-        session.dialect, where, "h", queue="q.queue", time="h.ended", id_="b.id", labels="b.labels"
-    )
+    conditions, values = _conditions(session.dialect, where, "h", queue="q.queue", time="h.ended", labels="b.labels")
     if where.ids is not None:
         conditions.append(session.dialect.among("b.id", "ids"))
+    if where.labels:
+        conditions += session.dialect.candidates("b.id", len(where.labels))
     if where.states is not None:
         conditions.append(session.dialect.among("h.state" if part == "history" else "'dead'", "states"))
         values["states"] = list(where.states)
@@ -103,7 +101,7 @@ def ids_like(session: Session, part: str, at_end: bool, limit: int) -> list[str]
 
 
 def _conditions(
-    dialect: Dialect, where: Find, row: str, *, queue: str, time: str, id_: str, labels: str
+    dialect: Dialect, where: Find, row: str, *, queue: str, time: str, labels: str
 ) -> tuple[list[str], dict[str, Any]]:
     conditions: list[str] = []
     values: dict[str, Any] = {"limit": where.limit}
@@ -116,11 +114,7 @@ def _conditions(
     if where.ids is not None:
         values["ids"] = list(where.ids)
     for number, (name, value) in enumerate(where.labels.items()):
-        conditions.append(
-            f"{id_} IN (SELECT x.id FROM {{space}}_labels x"
-            f" WHERE x.name = %(name{number})s AND x.value = %(value{number})s)"
-            f" AND {dialect.label(labels, f'name{number}')} = %(value{number})s"
-        )
+        conditions.append(f"{dialect.label(labels, f'name{number}')} = %(value{number})s")
         values[f"name{number}"], values[f"value{number}"] = name, value
     if where.from_us is not None:
         conditions.append(f"{time} >= %(from)s")

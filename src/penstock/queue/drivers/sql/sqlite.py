@@ -67,9 +67,13 @@ def is_there(location: Location) -> bool:
 class SqliteDialect:
     """Lists are JSON; several statements make a script."""
 
+    def candidates(self, id_: str, count: int) -> list[str]:
+        """A list of ids for each label."""
+        return guidance.each_label(id_, count)
+
     def guide(self, session: Session, where: Find, values: dict[str, Any]) -> list[str]:
-        """Few entries are named one by one."""
-        return guidance.by_lookups(session, where, values)
+        """By their labels; few entries are named one by one."""
+        return self.candidates("e.id", len(where.labels)) + guidance.by_lookups(session, where, values)
 
     def statement(self, text: str) -> Statement:
         """One statement, or a script."""

@@ -41,6 +41,9 @@ class Dialect(Protocol):
     def label(self, labels: str, parameter: str) -> str:
         """The value of the label that a parameter names, in a column of labels."""
 
+    def candidates(self, id_: str, count: int) -> list[str]:
+        """Conditions that find ids by so many labels they have had; the row decides whether it has them."""
+
     def guide(self, session: Session, where: Find, values: dict[str, Any]) -> list[str]:
         """Further conditions of a search for live entries, which change nothing but the way it takes."""
 
