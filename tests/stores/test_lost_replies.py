@@ -10,9 +10,10 @@ from tests.stores.own_servers import claim, eventually, persistently
 from tests.stores.wire_proxy import Proxy
 
 from penstock import QueueStore, failpoints, open_queues
-from penstock.errors import OutcomeUnknown, StoreUnavailable
+from penstock.errors import LeaseLost, OutcomeUnknown, StoreUnavailable
+from penstock.ids import new_nonce
 from penstock.queue.drivers.zookeeper import ZookeeperDriver
-from penstock.queue.protocol import Ending, Find, Step
+from penstock.queue.protocol import ClaimRequest, Ending, Find, Source, Step, StepDone
 
 BEFORE_SENDING = {"postgres": "commit.before", "mysql": "commit.before", "redis": "redis.before"}
 BEFORE_SENDING["zookeeper"] = "zookeeper.before"
@@ -99,6 +100,33 @@ def test_a_put_whose_reply_was_lost_can_be_repeated(wire: Wire) -> None:
     wire.heal()
     assert persistently(lambda: queue.put("x", id="mine")).created
     assert len(wire.direct.driver.find(Find(queue="q"))) == 2
+
+
+def test_a_server_that_is_gone_before_the_second_half_of_a_round_trip(wire: Wire) -> None:
+    """One statement has ended what it could; the rest was left to a transaction that finds no server."""
+    if wire.kind not in ("postgres", "mysql"):
+        pytest.skip(f"{wire.kind} does a round trip in one step")
+    store = wire.store
+    store.queue("q").put_many([1, 2])
+    current, lost = claim(store, "q", limit=2).entries
+    assert wire.direct.queue("q").cancel(lost.id, force=True) == 1
+    steps = [Step((Ending(entry.lease, "done"),)) for entry in (current, lost)]
+    following = ClaimRequest(new_nonce(), (Source("q", 1),), 1, "worker", "one", 60_000_000)
+
+    def strike(point: str) -> None:
+        if point == "claim.leased":
+            failpoints.arm(None)
+            wire.take_down()
+
+    failpoints.arm(strike)
+    with pytest.raises(OutcomeUnknown):
+        store.driver.settle(steps, following)
+    wire.heal()
+    again = [Step(step.endings, repeat=True) for step in steps]
+    done, late = persistently(lambda: store.driver.settle(again, following)).results
+    assert isinstance(done, StepDone)
+    assert isinstance(late, LeaseLost)
+    assert [row.state for row in wire.direct.driver.history(Find(ids=(current.id,)))] == ["done"]
 
 
 def test_a_settle_and_a_claim_whose_replies_were_lost(wire: Wire) -> None:

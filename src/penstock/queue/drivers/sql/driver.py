@@ -198,7 +198,15 @@ class SqlDriver(Driver):
         done = trip.settled
         open_steps = [] if done is None else [step for step in steps if step.endings[0].lease.ref.body not in done]
         wanted = claim if trip.claimed is None else None
-        rest = self._write(lambda session: self._exchange(session, open_steps, wanted, (), plain=False))
+        try:
+            rest = self._write(lambda session: self._exchange(session, open_steps, wanted, (), plain=False))
+        except StoreUnavailable as error:
+            if len(open_steps) == len(steps):
+                raise  # nothing that was to be settled has been
+            raise OutcomeUnknown(
+                f"{self.name} was lost when a part of the call had happened: {error}.",
+                hint="When it is back, repeat the call with the same ids.",
+            ) from error
         results = iter(rest.results)
         return Settled(
             [next(results) if step in open_steps else StepDone() for step in steps],
