@@ -167,6 +167,7 @@ class ChainContext:
         self.source_key: str = (ctx.own_key or "") if outer is None else outer.source_key  # of the record that came in
         first_key = None if ctx.own_key is None else scalar_of(ctx.own_key) if outer is None else outer.own_key
         self.own_key = record.key if isinstance(record, ChainedRecord) else first_key
+        self.source_scalar = first_key if outer is None else outer.source_scalar  # what ``source_key`` stands for
 
     @property
     def key(self) -> Any:
@@ -192,11 +193,13 @@ class ChainContext:
         added = {**added, **headers} if headers else added
         readers = self._chain.inner.get(stream)
         is_kept = readers is not None and self._chain.last in readers and self._chain.last.keeps
-        if is_kept and _text_of(own_key) != self.source_key:
+        is_source_key = own_key is self.source_scalar  # its text need not be that of a scalar, as "json:" is not
+        if is_kept and not is_source_key and _text_of(own_key) != self.source_key:
             raise _changed_key(self._chain, "a step")
         if readers is None or stream in self._chain.stored:
             output = value.given if isinstance(value, ChainedRecord) else value
-            self._ctx.produce(stream, output, key=own_key, partition=partition, timestamp=at, headers=added or None)
+            out_key = SAME if is_source_key and not isinstance(self._ctx, ChainContext) else own_key
+            self._ctx.produce(stream, output, key=out_key, partition=partition, timestamp=at, headers=added or None)
         if readers is None:
             return
         if isinstance(value, Record | ChainedRecord):

@@ -242,6 +242,20 @@ class TestChains:
             [digit, number] for digit in range(3) for number in range(1, len(range(digit, count, 3)) + 1)
         )
 
+    @pytest.mark.parametrize("count", [3, 200])
+    def test_texts_that_look_like_other_scalars_are_keys_too(self, logs: LogStore, runner: Run, count: int) -> None:
+        """A log has such keys from producers that know nothing of scalars; a chain leaves them as they are."""
+        keys = ["json:", "json:null", "json:[1]", "json:1 ", "json:1"]
+        fill(logs, "in", [(key, number, SECOND) for key in keys for number in range(count)], partitions=2)
+        topology = Topology("texts", partitions=2).stream("in", int).stream("same", int).stream("out")
+        step = map_values("same", abs, "in", "same")
+        topology.add(chain("count", step, windowed_count("c", "same", "out", Tumbling("10s")), stored="same"))
+        drained(runner, topology)
+        assert sorted((record.key, record.value["value"]) for record in records(logs, "out")) == sorted(
+            (key, count) for key in keys
+        )
+        assert {record.key for record in records(logs, "same")} == set(keys)
+
     def test_the_last_step_may_make_another_key_current_and_no_other(self, logs: LogStore, runner: Run) -> None:
         @computation("other", inputs="same", outputs="out", states=[Value("n", int, 0)])
         def other(record: Any, ctx: Any) -> None:
