@@ -242,9 +242,11 @@ class LocalRunner(Runner):
 
     def finish(self, node: Node, final: bool, seconds: float) -> bool:
         """End the threads of a computation whose input has ended."""
+        deadline = time.monotonic() + seconds
         good = self.finish_holding(node, final, seconds)
         self.release(node)
-        joined = [thread.join(5.0) for thread in self._threads.get(node.name, [])]
+        # All is committed: a disk that is slow to let the partitions go makes no failure of it.
+        joined = [thread.join(max(5.0, deadline - time.monotonic())) for thread in self._threads.get(node.name, [])]
         return good and all(joined)
 
     def release(self, node: Node) -> None:
