@@ -1,6 +1,6 @@
 """Queues on PostgreSQL against pgmq and bare loops: drains, puts, a mixed load, costs, idle, beside an open snapshot.
 
-python -m benchmarks.postgres [--quick]
+python -m benchmarks.postgres [--quick] [drains puts round_trips log_bytes idle mixed snapshot]
 
 Every comparison is interleaved on one durable server; medians are compared. Processes are started beforehand, and
 begin together.
@@ -355,6 +355,12 @@ def ratio(what: str, measured: float, wanted: float) -> Bar:
     return Bar(what, f">= {wanted}x", f"{measured:.2f}x", measured >= wanted)
 
 
+PARTS = {
+    "drains": drains, "puts": puts, "round_trips": round_trips, "log_bytes": log_bytes, "idle": idle, "mixed": mixed,
+    "snapshot": open_snapshot.part,
+}  # fmt: skip
+
+
 def main() -> int:
     if "--drain" in sys.argv:
         name, url = sys.argv[sys.argv.index("--drain") + 1 :][:2]
@@ -367,8 +373,8 @@ def main() -> int:
     notes: list[str] = []
     try:
         open_snapshot.install_pgmq(server)
-        for part in (drains, puts, round_trips, log_bytes, idle, mixed, open_snapshot.part):
-            more_bars, more_notes = part(server)
+        for name in [name for name in PARTS if name in sys.argv] or PARTS:
+            more_bars, more_notes = PARTS[name](server)
             bars += more_bars
             notes += more_notes
     finally:

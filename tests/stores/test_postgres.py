@@ -18,6 +18,7 @@ from penstock.errors import CannotOpen, Conflict, EntryNotFound, LeaseLost
 from penstock.ids import new_nonce
 from penstock.queue.drivers.sql.postgres_connection import Listener
 from penstock.queue.drivers.sql.round_trip import MOST_ATTEMPTS, WHOLE_LOOK_CLAIMS
+from penstock.queue.drivers.sql.rows import numbers
 from penstock.queue.drivers.sql.session import Session
 from penstock.queue.entry import HELD
 from penstock.queue.protocol import Changes, ClaimRequest, Ending, Find, Source, Step
@@ -300,6 +301,27 @@ def test_no_round_trip_reads_all_that_wait(store: Any, admin: Any, analysed: str
         text = "\n".join(line for (line,) in session._cursor.fetchall())
     assert "penstock_ready_order" in text
     assert not re.search(r"Seq Scan on penstock(_ready|_claims|_links)?\b", text), text
+
+
+def test_a_round_trip_takes_a_claim_apart_once(store: Any, admin: Any) -> None:
+    """Taken apart again for each entry that it holds, a claim of a hundred cost three times as much."""
+    store.queue("q", int).put_many(range(200))
+    refs = [entry.lease.ref for entry in claim(store, "q", limit=100).entries]
+    given = {
+        "now": None, "claims": [refs[0].claim], "claim_of": numbers([1] * 100),
+        "seqs": numbers(ref.seq for ref in refs), "started": numbers([None] * 100),
+        "queue": "q", "node": "one", "limit": 100, "attempts": MOST_ATTEMPTS, "max_attempts": None, "claim": "id",
+        "owner": "owner", "lease": 60_000_000, "above": -(2**31), "from_due": None, "from_seq": None, "codecs": [],
+        "result_bodies": [], "result_places": [], "lasting": [], "values": [], "result_queues": [], "batches": [],
+        "linked_bodies": [], "sources": [], "held": HELD, "channel": "c",
+    }  # fmt: skip
+    with store.driver.server.transactions.reading() as session:
+        statement = store.driver.server.transactions._catalogue.statements["round_trip"]
+        statement._replace(text=f"EXPLAIN (ANALYZE, TIMING OFF) {statement.text}").run(session._cursor, given)
+        lines = [line for (line,) in session._cursor.fetchall()]
+    text = "\n".join(lines)
+    loops = re.findall(r"Function Scan on u(?:_\d)? .*actual rows=100 loops=(\d+)", text)
+    assert loops == ["1"], text
 
 
 # More claims of a hundred entries like one that is there, without their bodies: nobody asks for those.

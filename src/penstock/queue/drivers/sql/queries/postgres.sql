@@ -246,13 +246,15 @@ moment AS MATERIALIZED (
     WHERE (SELECT count(*) FROM line) + (SELECT count(*) FROM part) + (SELECT count(*) FROM ended) >= 0),
 past AS (
     INSERT INTO {space}_history (body, number, generation, attempt, state, due, started, ended, fence, claim, owner)
-    SELECT u.body, c.number, u.generation, u.attempt, 'done', u.due, coalesce(g.started, c.claimed), moment.now, u.fence,
-           c.claim, c.owner
-    FROM moment, (SELECT * FROM ended UNION ALL SELECT * FROM part) c
-    CROSS JOIN LATERAL unnest(c.seqs, c.bodies, c.dues, c.generations, c.attempts, c.fences)
-        u (seq, body, due, generation, attempt, fence)
+    SELECT h.body, h.number, h.generation, h.attempt, 'done', h.due, coalesce(g.started, h.claimed), moment.now, h.fence,
+           h.claim, h.owner
+    FROM moment, (
+        SELECT c.number, c.claim, c.owner, c.claimed, u.* FROM (SELECT * FROM ended UNION ALL SELECT * FROM part) c
+        CROSS JOIN LATERAL unnest(c.seqs, c.bodies, c.dues, c.generations, c.attempts, c.fences)
+            u (seq, body, due, generation, attempt, fence)
+        OFFSET 0) h  -- each record is taken apart once, and not again for each entry that it holds
     JOIN unnest(%(seqs)s::bigint[], %(started)s::bigint[], %(claim_of)s::int[]) g (seq, started, claim)
-        ON g.seq = u.seq AND (%(claims)s::text[])[g.claim] = c.claim
+        ON g.seq = h.seq AND (%(claims)s::text[])[g.claim] = h.claim
     RETURNING body, generation),
 kept AS (
     INSERT INTO {space}_results AS r (id, generation, codec, until, value, queue, batch)
