@@ -86,6 +86,14 @@ def test_halves_of_events_are_told(redis_source: Redis, target: str, adopt: Any,
     assert (dead.value["id"], "without a due time" in (dead.error or "")) == ("later-2", True)
 
 
+NOT_TEXT = [b'{"payload":{"id":"1","text":"\xff"},"type":"A","attempt":1}']
+
+
+def put(client: Any, *, due: float | str = 1, attempt: int = 1) -> None:
+    client.hset("de_events", "A###1", f'{{"payload":{{"id":"1"}},"type":"A","attempt":{attempt}}}')
+    client.zadd("de_delayed_events", {"A###1": due})
+
+
 @pytest.mark.parametrize(
     ("break_it", "said"),
     [
@@ -94,6 +102,10 @@ def test_halves_of_events_are_told(redis_source: Redis, target: str, adopt: Any,
         (lambda client: client.hset("de_events", "A###1", "no JSON"), "key de_events A###1"),
         (lambda client: client.hset("de_events", "A###1", '{"payload":{},"type":"A","attempt":1}'), "`id`"),
         (lambda client: client.rpush("de_a", "[]"), "key de_a[0]"),
+        (lambda client: put(client, due="inf"), "event A###1: its due time is outside of the calendar"),
+        (lambda client: put(client, due=1e300), "event A###1: its due time is outside of the calendar"),
+        (lambda client: put(client, attempt=10**25), f"event A###1: it counts {10**25 - 1} attempts"),
+        (lambda client: client.lpush("de_a", *NOT_TEXT), "key de_a[0]: 'utf-8' codec"),
     ],
 )
 def test_keys_that_are_not_what_is_documented_are_refused(

@@ -145,6 +145,7 @@ def test_an_entry_that_waits_for_a_retry_is_what_it_was_at_first(
         ("UPDATE bus_events_history SET processing_state = 'LOST'", "its state is 'LOST'"),
         ("UPDATE notifications SET event_json = 'no JSON'", "JSON is malformed"),
         ("UPDATE notifications SET event_json = '{}'", "`originalEvent`"),
+        ("UPDATE bus_events SET error_count = -3", "it counts -3 attempts"),
         ("ALTER TABLE bus_events RENAME TO busses; ALTER TABLE notifications RENAME TO notes", "no such tables"),
     ],
 )
@@ -154,6 +155,19 @@ def test_tables_that_are_not_what_is_documented_are_refused(
     for statement in change.split(";"):
         killbill[1](statement)
     refused = adopt("killbill", killbill[0], "--to", target, "--yes", code=2)
+    assert said in refused.err
+    assert "nothing was changed" in refused.err
+    assert opened(target).counts() == []
+
+
+@pytest.mark.parametrize("dialect", ["postgresql"], indirect=True)  # MariaDB has no such dates
+@pytest.mark.parametrize(("date", "said"), [("infinity", "after year 10K"), ("0044-03-15 BC", "before year 1")])
+def test_a_date_outside_of_the_calendar_is_refused(
+    killbill: Killbill, target: str, adopt: Any, opened: Open, date: str, said: str
+) -> None:
+    killbill[1](f"UPDATE notifications SET effective_date = '{date}'")
+    refused = adopt("killbill", killbill[0], "--to", target, "--yes", code=2)
+    assert "table notifications" in refused.err
     assert said in refused.err
     assert "nothing was changed" in refused.err
     assert opened(target).counts() == []

@@ -91,6 +91,14 @@ def test_a_node_that_still_owns_queues_is_not_taken_over_from(
     assert opened(target).counts() == []
 
 
+NESTED = '{"deep":' + "[" * 100_000
+
+
+def fail(client: Any, times: int) -> None:
+    client.rpush("redisques:queues:q", "x")
+    client.hset("redisques:stats", "q", f'{{"failures":{times}}}')
+
+
 @pytest.mark.parametrize(
     ("break_it", "said"),
     [
@@ -98,6 +106,9 @@ def test_a_node_that_still_owns_queues_is_not_taken_over_from(
         (lambda client: client.hset("redisques:locks", "q", "ann"), "key redisques:locks field q"),
         (lambda client: client.rpush("redisques:locks", "q"), "key redisques:locks: it is a list"),
         (lambda client: client.hset("redisques:stats", "q", "x"), "key redisques:stats field q"),
+        (lambda client: client.hset("redisques:stats", "q", NESTED), "key redisques:stats field q"),
+        (lambda client: client.hset("redisques:locks", "q", NESTED), "key redisques:locks field q"),
+        (lambda client: fail(client, 10**25), f"key redisques:queues:q item 0: it counts {10**25} attempts"),
     ],
 )
 def test_keys_that_are_not_what_is_documented_are_refused(
@@ -121,3 +132,13 @@ def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("penstock.adopt.opening.importlib.import_module", missing)
     with pytest.raises(MissingExtra, match=r"httpcore2 is needed.*penstock\[service\]"):
         open_source("redisques", "redis://localhost")
+
+
+def test_an_item_that_is_nested_too_deeply_is_taken_as_it_is(
+    redis_source: Redis, target: str, adopt: Any, opened: Open
+) -> None:
+    url, client = redis_source
+    client.rpush("redisques:queues:q", NESTED)
+    adopt("redisques", url, "--to", target, "--yes")
+    [entry] = opened(target).queue("requests.q", bytes).find()
+    assert entry.value == NESTED.encode()

@@ -131,7 +131,17 @@ def test_items_of_old_and_new_nodes(alphabet: Any) -> None:
         assert read_item(json.dumps({"method": "PUT", "uri": "/a", "headers": [], "payload": text}).encode()).body == (
             b"\xfb\xef\xff?"
         )
-    for wrong in (b"", b"null", b"{}", b'{"method":"PUT","uri":"/a","payload":"a"}', b'{"method":1,"uri":"/a"}'):
+    nested = b'{"method":' + b"[" * 100_000
+    unknown = b'{"other":' + b"[" * 100_000
+    for wrong in (
+        b"",
+        b"null",
+        b"{}",
+        b'{"method":"PUT","uri":"/a","payload":"a"}',
+        b'{"method":1,"uri":"/a"}',
+        nested,
+        unknown,
+    ):
         with pytest.raises(Undecodable):
             read_item(wrong)
 

@@ -16,6 +16,7 @@ from penstock.queue.protocol import TransferRow
 PREFIX = "de_"
 SEPARATOR = "###"
 _MILLISECOND: Micros = 1000
+_BEYOND = 1e15  # milliseconds; no calendar has them
 
 
 class _Id(msgspec.Struct):
@@ -52,7 +53,7 @@ class DelayedQueue(Source):
         self.notes = []
         events = self._events()
         scores = self._keys.scores(f"{self._prefix}delayed_events".encode())
-        due = {_text(member): int(score) * _MILLISECOND for member, score in scores.items()}
+        due = {_text(member): _moment(score) for member, score in scores.items()}
         for member in sorted(events.keys() - due.keys()):
             error = f"in {self._prefix}events without a due time: delayedQueue would never have delivered it"
             event = events[member]
@@ -96,6 +97,7 @@ class DelayedQueue(Source):
         try:
             envelope = msgspec.json.decode(text, type=_Envelope)
             _ = envelope.member
+            bytes(envelope.payload).decode()
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as cause:
             raise unexpected(
                 f"{self._keys.name} key {where}",
@@ -113,12 +115,17 @@ class DelayedQueue(Source):
         is_unique = part == "live" and not copy and 1 <= len(name.encode()) <= LONGEST_UNIQUE and "\0" not in name
         content = bytes(event.payload)
         return row(
-            "dead" if part == "dead" else "live",
+            "dead" if part == "dead" else "live", where=f"{self._keys.name} event {member}",
             id=self.id_of(member, content.decode()) if copy else self.id_of(member),
             queue=escape_name(event.type), payload=content, type=event.type, created_us=began_us, due_us=due_us,
             attempt=max(0, event.attempt - 1), headers={key: value or "" for key, value in event.logContext.items()},
             unique=name if is_unique else None, mode="done" if is_unique else None, ended_us=ended_us, error=error,
         )  # fmt: skip
+
+
+def _moment(score: float) -> Micros:
+    """Milliseconds; a score may also be infinite."""
+    return int(min(max(score, -_BEYOND), _BEYOND)) * _MILLISECOND
 
 
 def _text(data: bytes) -> str:

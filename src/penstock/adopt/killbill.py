@@ -133,7 +133,7 @@ class Killbill(Source):
 
     def _read(self, tables: Tables, name: str, columns: tuple[str, ...]) -> Iterator[_Row]:
         query = f"SELECT {', '.join(columns)} FROM {name} ORDER BY record_id"  # noqa: S608 - both were looked up
-        for values in tables.rows(query):
+        for values in tables.rows(query, f"{self.name} table {name}"):
             try:
                 event_row = msgspec.convert(dict(zip(columns, values, strict=True)), _Row)
                 event_row.event = _event_of(event_row)
@@ -180,6 +180,7 @@ class Killbill(Source):
             ("creating_owner", event_row.creating_owner), ("record_id", str(event_row.record_id)),
         )  # fmt: skip
         return {
+            "where": self._where(table, event_row),
             "id": self.id_of(table, event_row.record_id),
             "queue": escape_name(event_row.queue_name or table.removesuffix("_history")),
             "payload": event_row.event.payload,
@@ -188,8 +189,11 @@ class Killbill(Source):
             "headers": {name: value for name, value in context if value},
         }
 
+    def _where(self, table: str, event_row: _Row) -> str:
+        return f"{self.name} table {table} record_id {event_row.record_id}"
+
     def _unknown_state(self, table: str, event_row: _Row, known: tuple[str, ...]) -> Exception:
-        what = f"{self.name} table {table} record_id {event_row.record_id}"
+        what = self._where(table, event_row)
         return unexpected(what, f"its state is {event_row.processing_state!r}", " or ".join(known))
 
 

@@ -62,7 +62,7 @@ class Redisques(Source):
         for name, text in sorted(self._keys.fields(key.encode()).items()):
             try:
                 lock = msgspec.json.decode(text, type=_Lock)
-            except msgspec.DecodeError as cause:
+            except (msgspec.DecodeError, RecursionError) as cause:
                 what = f"{self._keys.name} key {key} field {name.decode(errors='replace')}"
                 raise unexpected(what, str(cause), "JSON with requestedBy and timestamp") from cause
             locks.append(SeedLock(self._queue(self._name(name)), HOLDER, lock.requestedBy))
@@ -90,7 +90,8 @@ class Redisques(Source):
         if request is not None and (seconds := expires_after(request)) is not None:
             expires = created + min(seconds, LONGEST_EXPIRY) * SECOND
         return row(
-            "live", id=self.id_of(name, number), queue=self._queue(name), payload=item,
+            "live", where=f"{self._keys.name} key {self._prefix}queues:{name} item {number}",
+            id=self.id_of(name, number), queue=self._queue(name), payload=item,
             codec="json" if request is not None else codec_of(item), type=TYPE_NAME if request is not None else "",
             created_us=created, due_us=created, attempt=attempt, expires_us=expires,
         )  # fmt: skip
@@ -101,7 +102,7 @@ class Redisques(Source):
         for name, text in self._keys.fields(STATISTICS.encode()).items():
             try:
                 counted[self._name(name)] = max(0, msgspec.json.decode(text, type=_Figures).failures)
-            except msgspec.DecodeError as cause:
+            except (msgspec.DecodeError, RecursionError) as cause:
                 what = f"{self._keys.name} key {STATISTICS} field {name.decode(errors='replace')}"
                 raise unexpected(what, str(cause), "JSON with failures") from cause
         return counted

@@ -8,13 +8,14 @@ from typing import Any
 
 import msgspec
 
-from penstock.clock import Micros
+from penstock.clock import FIRST_TIME, LAST_TIME, Micros
 from penstock.codec import BYTES, JSON
 from penstock.errors import UnexpectedLayout
 from penstock.ids import derived_id
 from penstock.queue.protocol import Part, TransferRow
 
 LONGEST_UNIQUE = 255
+MOST_ATTEMPTS = 2**31 - 1  # a column of some stores holds no more
 
 
 class SeedLock(msgspec.Struct, frozen=True):
@@ -63,6 +64,7 @@ class Source(ABC):
 def row(
     part: Part,
     *,
+    where: str,
     id: str,
     queue: str,
     payload: bytes | None,
@@ -70,14 +72,32 @@ def row(
     due_us: Micros,
     **rest: Any,
 ) -> TransferRow:
-    """One row; what a seed has no word for is as in an entry that was just put."""
+    """One row; what a seed has no word for is as in an entry that was just put.
+
+    ``where`` it was found is for the error about what no store can keep.
+    """
     fields: dict[str, Any] = {
         "seq": 0, "state": "dead" if part == "dead" else "waiting", "codec": JSON, "type": "", "first_due_us": due_us,
         "attempt": 0, "generation": 1, "labels": {}, "headers": {}, **rest,
     }  # fmt: skip
+    _check(where, {"created_us": created_us, "due_us": due_us, **fields})
     return TransferRow(
         part=part, id=id, queue=queue, payload=payload, created_us=created_us, due_us=due_us, **fields
     )  # fmt: skip
+
+
+def _check(where: str, fields: dict[str, Any]) -> None:
+    for name, word in _TIMES.items():
+        if (moment := fields.get(name)) is not None and not FIRST_TIME <= moment <= LAST_TIME:
+            raise unexpected(where, f"{word} is outside of the calendar", "a time in the years 1 to 9999")
+    if not 0 <= fields["attempt"] <= MOST_ATTEMPTS:
+        raise unexpected(where, f"it counts {fields['attempt']} attempts", f"a number from 0 to {MOST_ATTEMPTS}")
+
+
+_TIMES = {
+    "created_us": "its time of creation", "due_us": "its due time", "first_due_us": "its first due time",
+    "expires_us": "its expiry", "ended_us": "its end",
+}  # fmt: skip
 
 
 def codec_of(payload: bytes) -> str:

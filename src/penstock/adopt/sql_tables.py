@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+from penstock.adopt.source import unexpected
 from penstock.errors import BadInput, StoreUnavailable
 from penstock.location import Location
 from penstock.opening import QUEUE_STORES, store_module
@@ -21,8 +22,8 @@ class Tables(Protocol):
     def columns(self) -> dict[str, set[str]]:
         """The columns of every table that is found without naming a schema."""
 
-    def rows(self, query: str) -> Iterator[Sequence[Any]]:
-        """The rows of a query, a page at a time."""
+    def rows(self, query: str, where: str) -> Iterator[Sequence[Any]]:
+        """The rows of a query, a page at a time; ``where`` they are is for the error about what cannot be read."""
 
 
 @contextmanager
@@ -59,11 +60,16 @@ class _PostgresTables:
     def columns(self) -> dict[str, set[str]]:
         return _grouped(self._connection.execute(_COLUMNS + "ANY(current_schemas(false))"))
 
-    def rows(self, query: str) -> Iterator[Sequence[Any]]:
+    def rows(self, query: str, where: str) -> Iterator[Sequence[Any]]:
+        from psycopg import DataError
+
         with self._connection.cursor(name="adopt") as cursor:  # the rows stay at the server until they are asked for
             cursor.itersize = PAGE
             cursor.execute(query)
-            yield from cursor
+            try:
+                yield from cursor
+            except DataError as cause:
+                raise unexpected(where, str(cause), "dates in the years 1 to 9999") from cause
 
 
 @contextmanager
@@ -90,7 +96,7 @@ class _MysqlTables:
             cursor.execute(_COLUMNS + "DATABASE()")
             return _grouped(cursor.fetchall())
 
-    def rows(self, query: str) -> Iterator[Sequence[Any]]:
+    def rows(self, query: str, where: str) -> Iterator[Sequence[Any]]:
         from pymysql.cursors import SSCursor
 
         with self._connection.cursor(SSCursor) as cursor:

@@ -89,8 +89,9 @@ class Zkqueue(Source):
         data, stat = self._read(path)
         moment = stat.ctime * 1000
         return row(
-            "dead", id=self.id_of(queue, "dlq", number), queue=escape_name(queue), payload=data, codec=codec_of(data),
-            created_us=moment, due_us=moment, attempt=1, ended_us=moment, error=REJECTED, headers=_number(number),
+            "dead", where=self._path(path), id=self.id_of(queue, "dlq", number), queue=escape_name(queue),
+            payload=data, codec=codec_of(data), created_us=moment, due_us=moment, attempt=1,
+            ended_us=moment, error=REJECTED, headers=_number(number),
         )  # fmt: skip
 
     def _live(self, queue: str, number: int, path: str, meta: str | None) -> TransferRow:
@@ -103,8 +104,8 @@ class Zkqueue(Source):
             attempt = int(text) if re.fullmatch(r"[0-9]{1,9}", text) else 1
             headers[META_HEADER] = text
         return row(
-            "live", id=self.id_of(queue, "items", number), queue=escape_name(queue), payload=data,
-            codec=codec_of(data), created_us=moment, due_us=moment, attempt=attempt, headers=headers,
+            "live", where=self._path(path), id=self.id_of(queue, "items", number), queue=escape_name(queue),
+            payload=data, codec=codec_of(data), created_us=moment, due_us=moment, attempt=attempt, headers=headers,
         )  # fmt: skip
 
     def _children(self, path: str) -> list[str]:

@@ -105,7 +105,7 @@ def read_item(payload: bytes) -> QueuedRequest:
     try:
         stored = msgspec.json.decode(payload, type=_Stored)
         body = _bytes(stored.payload)
-    except (msgspec.DecodeError, UnicodeDecodeError, binascii.Error, ValueError) as cause:
+    except (msgspec.DecodeError, UnicodeDecodeError, binascii.Error, ValueError, RecursionError) as cause:
         raise Undecodable(
             f"{len(payload)} stored bytes are not a queued request: {cause}.",
             hint='An item is {"method", "uri", "headers", "payload" (base64), "queueTimestamp"}.',
