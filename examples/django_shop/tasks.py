@@ -6,6 +6,8 @@ from typing import Any
 
 import django
 
+from penstock import Reject, Snooze
+
 if django.VERSION >= (6, 0):
     from django.tasks import task
 else:
@@ -32,6 +34,16 @@ def count_attempts(context: Any) -> int:
     """Say which attempt this is."""
     attempt: int = context.attempt
     return attempt
+
+
+@task
+def collect(parcel: str) -> str | Reject:
+    """A task may say what becomes of it, as a handler may."""
+    if parcel == "not ready":
+        raise Snooze("1h")
+    if parcel == "no such parcel":
+        return Reject(parcel)  # returned or raised: both mean the same
+    return parcel
 
 
 @task

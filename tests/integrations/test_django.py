@@ -249,22 +249,49 @@ def test_a_store_elsewhere_cannot_know_of_a_commit_without_autocommit(project: A
     assert ["early"] not in found
 
 
-def test_signals_tell_of_every_step(project: Any, api: Any, backend: Any) -> None:
-    told: list[tuple[str, str]] = []
-    for name in ("task_enqueued", "task_started", "task_finished"):
+@pytest.fixture
+def told(api: Any) -> Iterator[list[tuple[str, str]]]:
+    """The signals that were sent, with the status of their results."""
+    heard: list[tuple[str, str]] = []
+    names = ("task_enqueued", "task_started", "task_finished")
+    for name in names:
         signal = getattr(api.signals, name)
         signal.connect(
-            lambda sender, task_result, name=name, **_: told.append((name, str(task_result.status))),
+            lambda sender, task_result, name=name, **_: heard.append((name, str(task_result.status))),
             weak=False,
             dispatch_uid=name,
         )
+    yield heard
+    for name in names:
+        getattr(api.signals, name).disconnect(dispatch_uid=name)
+
+
+def test_signals_tell_of_every_step(project: Any, backend: Any, told: list[tuple[str, str]]) -> None:
+    project.welcome.using(backend=backend.alias).enqueue("ann")
+    drain(backend)
+    assert told == [("task_enqueued", "READY"), ("task_started", "RUNNING"), ("task_finished", "SUCCESSFUL")]
+
+
+@pytest.mark.parametrize(
+    ("parcel", "status", "last"),
+    [
+        ("no such parcel", "FAILED", ("task_finished", "FAILED")),  # a dead letter at once, whatever attempts are left
+        ("not ready", "READY", ("task_started", "RUNNING")),  # it has not finished, be it the last attempt
+    ],
+)
+def test_a_task_may_say_what_becomes_of_it(
+    project: Any, api: Any, backend: Any, told: list[tuple[str, str]], parcel: str, status: str, last: tuple[str, str]
+) -> None:
+    result = project.collect.using(backend=backend.alias).enqueue(parcel)
+    handler = backend.register().handlers[backend.family.name, True]
+    before, handler.retry = handler.retry, penstock.Retry(attempts=1 if parcel == "not ready" else 5)
     try:
-        project.welcome.using(backend=backend.alias).enqueue("ann")
         drain(backend)
     finally:
-        for name in ("task_enqueued", "task_started", "task_finished"):
-            getattr(api.signals, name).disconnect(dispatch_uid=name)
-    assert told == [("task_enqueued", "READY"), ("task_started", "RUNNING"), ("task_finished", "SUCCESSFUL")]
+        handler.retry = before
+    assert str(backend.get_result(result.id).status) == status
+    assert told[-1] == last
+    assert len(told) == (3 if status == "FAILED" else 2)
 
 
 @pytest.mark.parametrize(

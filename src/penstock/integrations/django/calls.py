@@ -12,6 +12,7 @@ from penstock.clock import Duration
 from penstock.errors import PayloadTooLarge
 from penstock.integrations.django import results
 from penstock.integrations.django.tasks_api import TaskContext, TaskResult, normalize_json, signals
+from penstock.policy import Outcome, Reject, Snooze
 
 if TYPE_CHECKING:
     from penstock.integrations.django.backend import TaskBackend
@@ -50,9 +51,12 @@ class Handling:
         signals.task_started.send(type(backend), task_result=result)
         try:
             arguments = [TaskContext(task_result=result), *call.args] if task.takes_context else call.args
-            returned = normalize_json(task.call(*arguments, **call.kwargs))
+            returned = task.call(*arguments, **call.kwargs)
+            if isinstance(returned, Outcome):
+                raise returned
+            returned = normalize_json(returned)
         except BaseException as error:
-            if ctx.entry.attempt == ctx.handler.retry.attempts:
+            if _is_last(error, ctx):
                 results.set_failed(result, error)
                 self._finished(result)
             raise
@@ -72,3 +76,10 @@ class Handling:
 
     def _finished(self, result: TaskResult) -> None:
         signals.task_finished.send(type(self._backend), task_result=result)
+
+
+def _is_last(error: BaseException, ctx: Context[Call]) -> bool:
+    """Whether no attempt follows the one that ended with this."""
+    if isinstance(error, Snooze):
+        return False
+    return isinstance(error, Reject) or ctx.entry.attempt == ctx.handler.retry.attempts
