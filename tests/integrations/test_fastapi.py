@@ -9,6 +9,7 @@ import pytest
 from examples.integrations import fastapi_shop, fastapi_sqlalchemy
 from fastapi import Depends, FastAPI
 from starlette.applications import Starlette
+from starlette.routing import Mount
 from starlette.testclient import TestClient
 from tests.store_urls import Place
 
@@ -118,6 +119,19 @@ def test_operations_without_the_lifespan_say_what_is_missing() -> None:
     app.mount("/ops", Operations(dependencies=[Depends(lambda: None)]))
     with TestClient(app) as client, pytest.raises(NotOpen, match=r"lifespan=penstock\.integrations\.fastapi"):
         client.get("/ops/v1/queues")
+
+
+@pytest.mark.parametrize("below", ["application", "routes"])
+def test_operations_below_another_mount_run_too(below: str) -> None:
+    operations = Operations(dependencies=[Depends(lambda: None)])
+    inner: Any = FastAPI() if below == "application" else None
+    if inner:
+        inner.mount("/ops", operations)
+    app = FastAPI(lifespan=lifespan(penstock.Queues(), "memory://"))
+    app.routes.append(Mount("/admin", inner) if inner else Mount("/admin", routes=[Mount("/ops", operations)]))
+    with TestClient(app) as client:
+        assert client.get("/admin/ops/v1/queues").json()["items"] == []
+        assert 'href="/admin/ops/ui/' in client.get("/admin/ops/").text
 
 
 def test_options_of_a_worker_that_is_not_started_are_refused() -> None:

@@ -174,4 +174,9 @@ class Operations:
 
 
 def _mounted(app: Any) -> list[Operations]:
-    return [route.app for route in app.routes if isinstance(getattr(route, "app", None), Operations)]
+    """The operations of an application, also those below other mounts, which have no lifespan of their own."""
+    operations: list[Operations] = []
+    for route in getattr(app, "routes", None) or ():
+        inner = getattr(route, "app", None)
+        operations += [inner] if isinstance(inner, Operations) else _mounted(route)
+    return operations
