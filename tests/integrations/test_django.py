@@ -10,6 +10,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from asgiref.sync import sync_to_async
 from tests.docs.pages import ROOT
 
 import penstock
@@ -358,6 +359,65 @@ def test_a_connection_that_the_server_ended_heals_with_the_next_entry(project: A
             penstock.Worker(store).drain()
         assert numbers.dead() == []
     assert len(set(answers)) == 2
+
+
+def test_a_connection_of_async_handlers_heals_too(project: Any) -> None:
+    from django.contrib.auth.models import Permission
+    from django.db import connections
+
+    from penstock.integrations.django.connections import FreshConnections
+
+    queues = penstock.Queues(middleware=[FreshConnections()])
+    numbers, answers = queues.queue("numbers", int), []
+
+    def backend_pid() -> int:
+        with connections["postgres"].cursor() as cursor:
+            cursor.execute("SELECT pg_backend_pid()")
+            return int(cursor.fetchone()[0])
+
+    @numbers.handler(retry=penstock.Retry(attempts=1))
+    async def ask(number: int) -> None:
+        assert await Permission.objects.using("postgres").aexists()
+        answers.append(await sync_to_async(backend_pid)())
+        if number == 1:
+            end_session(answers[0])
+
+    with queues.open("memory://") as store:
+        numbers.put_many([1, 2, 3])
+        penstock.Worker(store).drain()
+        assert numbers.dead() == []
+    assert len(answers) == 3
+    assert answers[0] not in answers[1:]
+
+
+@pytest.mark.parametrize("database", BOTH)
+def test_a_drain_inside_a_transaction_leaves_it_alone(project: Any, database: str) -> None:
+    """As in a TestCase, where the test, the task and what it wrote are one transaction."""
+    from django.contrib.auth.models import Group
+    from django.db import connections, transaction
+    from django.test.utils import CaptureQueriesContext
+
+    from penstock.integrations.django.connections import FreshConnections
+
+    groups = Group.objects.using(database)
+    names = penstock.Queues(middleware=[FreshConnections()])
+    queue = names.queue("names", str)
+
+    @queue.handler(retry=penstock.Retry(attempts=1))
+    def make(name: str) -> None:
+        groups.create(name=name + str(groups.count()))
+
+    groups.all().delete()
+    with names.open("memory://") as store, transaction.atomic(using=database):
+        groups.create(name="first")
+        queue.put("then ")
+        with CaptureQueriesContext(connections[database]) as captured:
+            penstock.Worker(store).drain()
+        assert queue.dead() == []
+        assert sorted(group.name for group in groups.all()) == ["first", "then 1"]
+        assert len(captured) == 2
+        transaction.set_rollback(True, using=database)
+    assert not groups.filter(name="first").exists()
 
 
 def end_session(pid: int) -> None:
