@@ -450,6 +450,43 @@ def test_nothing_is_made_by_importing_and_checking(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_database_in_memory_is_migrated_and_a_task_says_what_is_missing(project: Any, tmp_path: Path) -> None:
+    """As Django's own test runner makes it of a file: tests without tasks pass."""
+    code = """
+import django
+from django.conf import settings
+from examples.django_shop import settings as shop
+
+settings.configure(**{name: getattr(shop, name) for name in dir(shop) if name.isupper()})
+settings.DATABASES["default"]["NAME"] = "file:memorydb_default?mode=memory&cache=shared"
+django.setup()
+from django.core.management import call_command
+from examples.django_shop.tasks import welcome
+
+import penstock
+
+call_command("migrate", verbosity=0)
+call_command("check")  # the test runner does that after it has made the database
+try:
+    welcome.enqueue("ann")
+except penstock.errors.BadInput as error:
+    print(error)
+"""
+    environment = {name: value for name, value in os.environ.items() if name not in ("SHOP_POSTGRES", "SHOP_FOLDER")}
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env={**environment, "SHOP_FOLDER": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    assert "penstock.W002" in run.stderr
+    assert "is in memory" in run.stdout
+    assert '{"TEST": {"NAME":' in run.stdout
+
+
 def test_the_admin_leads_to_the_dashboard_who_may_see_it(project: Any) -> None:
     from django.contrib.auth.models import Permission, User
     from django.test import Client

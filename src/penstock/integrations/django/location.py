@@ -23,12 +23,18 @@ def check_settings(alias: str, options: dict[str, Any]) -> None:
             raise BadInput(f"TASKS[{alias!r}] has a url and {name}.", hint=f"Write it into the url: ?{name}=….")
 
 
+def is_in_memory(settings: dict[str, Any]) -> bool:
+    """Whether a database is SQLite without a file, as Django's test runner makes it."""
+    name = str(settings["NAME"])
+    return settings["ENGINE"].endswith(".sqlite3") and (":memory:" in name or "mode=memory" in name)
+
+
 def database_url(alias: str, settings: dict[str, Any], options: dict[str, Any]) -> str:
     """The URL of the store in one of Django's databases."""
     engine, name = settings["ENGINE"], str(settings["NAME"])
     query: dict[str, str] = {name: value for name, value in options.items() if name in IN_URL}
     if engine.endswith(".sqlite3"):
-        if ":memory:" in name or "mode=memory" in name:
+        if is_in_memory(settings):
             raise BadInput(
                 f"DATABASES[{alias!r}] is in memory, where a second connection sees nothing of it.",
                 hint='Give its TEST a file: {"TEST": {"NAME": BASE_DIR / "test.db"}}; or use OPTIONS {"url": "memory://"}.',
