@@ -542,6 +542,26 @@ def test_without_the_extra_the_install_line_is_printed(missing: str) -> None:
     assert ended.stderr == f'penstock: the command line needs {missing}. Run: pip install "penstock[cli]"\n'
 
 
+@pytest.mark.parametrize("missing", ["fastapi", "uvicorn", "h11"])
+def test_what_needs_the_extra_service_says_so(missing: str, tmp_path: Path) -> None:
+    start = f"import sys; sys.modules[{missing!r}] = None; "
+    serve = [sys.executable, "-c", start + "from penstock.cli import main; main()", "serve", "--url", "memory://"]
+    ended = subprocess.run(serve, capture_output=True, text=True, check=False)
+    said = f'the service needs {missing}, which is not installed. Run: pip install "penstock[service]"'
+    assert (ended.returncode, ended.stderr) == (2, f"error: {said}\n")
+    imported = [sys.executable, "-c", start + "from penstock.service import serve"]
+    ended = subprocess.run(imported, capture_output=True, text=True, check=False)
+    assert ended.stderr.splitlines()[-1] == f"penstock.errors.MissingExtra: {said}"
+
+
+def test_keys_are_made_without_the_extra_service(tmp_path: Path) -> None:
+    start = "import sys; sys.modules['fastapi'] = None; from penstock.cli import main; main()"
+    for command in (["new", "shop", "--scope", "read"], ["list"], ["remove", "shop"]):
+        keys = [sys.executable, "-c", start, "key", *command, "--keys", str(tmp_path / "keys.json")]
+        ended = subprocess.run(keys, capture_output=True, text=True, check=False)
+        assert ended.returncode == 0, ended.stderr
+
+
 def test_retry_is_shown_while_it_waits(run: Run, store: QueueStore) -> None:
     mails = store.queue("mails", dict)
     mails.put({"n": 1})

@@ -13,7 +13,7 @@ from penstock.cli.help import App
 from penstock.cli.log_lines import SERVICE_LINE, LogFormat, LogFormatOption, write_logs
 from penstock.cli.opened import is_there
 from penstock.cli.printing import console, table
-from penstock.errors import BadInput, MissingExtra
+from penstock.errors import BadInput
 from penstock.location import read_url
 from penstock.queue.queues import default_node
 
@@ -77,13 +77,9 @@ def serve(
     log_format: LogFormatOption = LogFormat.TEXT,
 ) -> None:
     """Serve the stores over HTTP. Topologies can be imported from the current directory."""
-    try:
-        from penstock.service import ServiceSettings
-        from penstock.service import serve as run
-    except ImportError as cause:
-        raise MissingExtra(
-            f"the service needs {cause.name}, which is not installed.", hint='Run: pip install "penstock[service]"'
-        ) from cause
+    from penstock.service import ServiceSettings
+    from penstock.service import serve as run
+
     settings = ServiceSettings(
         queues=url, logs=logs, host=host, port=port, keys=keys, topologies=tuple(topology or ()),
         cors_origins=tuple(cors_origin or ()), routes=routes, deliver=deliver, lag_log=lag_log,

@@ -35,9 +35,40 @@ running       the server process
 ============  ====================================================================================
 """
 
-from penstock.service.app import create_app
-from penstock.service.keys import ApiKey, Keys, new_key
-from penstock.service.running import serve
-from penstock.service.settings import ServiceSettings
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import MissingExtra
+from penstock.importing import names_on_demand
+
+if TYPE_CHECKING:
+    from penstock.service.app import create_app
+    from penstock.service.keys import ApiKey, Keys, new_key
+    from penstock.service.running import serve
+    from penstock.service.settings import ServiceSettings
 
 __all__ = ["ApiKey", "Keys", "ServiceSettings", "create_app", "new_key", "serve"]
+
+# Keys are made on machines that serve nothing, and have no framework.
+_get, __dir__ = names_on_demand(
+    __name__,
+    __all__,
+    {
+        "penstock.service.app": "create_app",
+        "penstock.service.keys": "ApiKey Keys new_key",
+        "penstock.service.running": "serve",
+        "penstock.service.settings": "ServiceSettings",
+    },
+)
+
+
+def __getattr__(name: str) -> Any:
+    try:
+        return _get(name)
+    except ModuleNotFoundError as cause:
+        if cause.name is None or cause.name.startswith("penstock"):
+            raise
+        raise MissingExtra(
+            f"the service needs {cause.name}, which is not installed.", hint='Run: pip install "penstock[service]"'
+        ) from cause
