@@ -244,18 +244,20 @@ class PostgresServer:
 
     def translated(self, error: BaseException) -> PenstockError:
         """psycopg's error as one of ours."""
-        text = " ".join(str(error).split())
+        text = " ".join(str(error).split()).partition(" Is the server running")[0].rstrip(".")
         match error:
             case pg.DiskFull() | pg.OutOfMemory():
-                return StoreFull(f"{self.name} has no room: {text}", hint="Free space on the server.")
+                return StoreFull(f"{self.name} has no room: {text}.", hint="Free space on the server.")
             case pg.InFailedSqlTransaction():
                 return Conflict(
                     f"the transaction of connection= on {self.name} has failed already.", hint="Roll it back first."
                 )
             case pg.ReadOnlySqlTransaction():
-                return StoreReadOnly(f"{self.name} accepts no writes: {text}", hint="Connect to the primary.")
+                return StoreReadOnly(f"{self.name} accepts no writes: {text}.", hint="Connect to the primary.")
             case pg.InsufficientPrivilege():
-                return CannotOpen(f"{self.name}: {text}", hint="Grant the role its rights on the tables of this space.")
+                return CannotOpen(
+                    f"{self.name}: {text}.", hint="Grant the role its rights on the tables of this space."
+                )
             case pg.UndefinedTable() | pg.UndefinedColumn():
                 return SchemaMismatch(
                     f"{self.name} has not the tables of space {self.space!r}: {text}.",
@@ -263,8 +265,8 @@ class PostgresServer:
                 )
         refused = ("authentication failed", "does not exist", "no password supplied", "role ")
         if isinstance(error, psycopg.OperationalError) and any(word in text for word in refused):
-            return CannotOpen(f"{self.name} refused the connection: {text}", hint="Check user, password and database.")
-        return StoreUnavailable(f"{self.name}: {type(error).__name__}: {text}", hint="Is the server up and reachable?")
+            return CannotOpen(f"{self.name} refused the connection: {text}.", hint="Check user, password and database.")
+        return StoreUnavailable(f"{self.name}: {type(error).__name__}: {text}.", hint="Is the server up and reachable?")
 
     # --- what one statement does ------------------------------------------------------------------------------------
 
