@@ -15,10 +15,15 @@ from penstock.stream import (
     LocalRunner,
     Policy,
     Topology,
+    Tumbling,
     Value,
     computation,
+    join,
     map_values,
     rekey,
+    running_count,
+    windowed_count,
+    windowed_sum,
 )
 from penstock.stream.computation import FunctionComputation
 from penstock.testing import FakeClock
@@ -65,6 +70,7 @@ def eighteen_of_queues_and_logs(ctx: Context[Mail]) -> None:
     store.queue("mails", Mail, max_retries=3)  # type: ignore[call-overload]
     store.family("mails.", Mail, fifo="yes")  # type: ignore[call-overload]
     queues.queue("mails", Mail, in_flight=2)  # type: ignore[call-overload]
+    store.batch(then=(mails, Invoice(5)))  # type: ignore[misc]
     store.unit(leese="5s")  # type: ignore[call-arg]
     Worker("sqlite:///shop.db")  # type: ignore[arg-type]
     Retry(attempts="many")  # type: ignore[arg-type]
@@ -127,6 +133,13 @@ def ten_of_streams(topology: Topology) -> None:
     topology.add(takes_a_number)  # type: ignore[arg-type]
     LocalRunner(topology, store)  # type: ignore[arg-type]
     map_values("name", "source", "to", takes_a_number)  # type: ignore[arg-type]
+    map_values("name", takes_a_number, "source", "to", polcy=Policy())  # type: ignore[call-arg]
+    running_count("name", "source", "to", idle=5)  # type: ignore[arg-type]
+    windowed_count("name", "source", "to", Tumbling("10s"), lateness="8s")  # type: ignore[call-arg]
+    windowed_sum("name", "source", "to", Tumbling("10s"), allowed_lateness=8)  # type: ignore[arg-type]
+    join("name", "left", "right", "to", within="1h", jonier=max)  # type: ignore[call-arg]
+    visits.append(Mail("ann"), kye="ann")  # type: ignore[call-arg]
+    visits.append_many([Mail("ann")], keys=5)  # type: ignore[arg-type]
     rekey("name", "source", takes_a_number, "to")  # type: ignore[arg-type]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, Unpack
 
 import anyio
 import anyio.lowlevel
@@ -17,6 +17,7 @@ from penstock.log import log as sync_log
 from penstock.log import store as sync_logs
 from penstock.log import tailer as sync_tailer
 from penstock.log import transaction as sync_transaction
+from penstock.log.appender import AppendManyOptions, AppendOptions
 from penstock.log.record import Appended, Offset, Partition, Record, RecordBatch
 from penstock.signals import Signals
 
@@ -112,11 +113,11 @@ class Log(Awaited):
         self.sync: sync_log.Log[Any] = sync
         self.limiter = limiter
 
-    async def append(self, value: Any, **options: Any) -> Offset:
+    async def append(self, value: Any, **options: Unpack[AppendOptions]) -> Offset:
         """Append one record through an appender that the handle keeps."""
         return await in_thread(self.limiter, lambda: self.sync.append(value, **options))
 
-    async def append_many(self, values: Iterable[Any], **options: Any) -> Appended:
+    async def append_many(self, values: Iterable[Any], **options: Unpack[AppendManyOptions]) -> Appended:
         """Append many records."""
         return await in_thread(self.limiter, lambda: self.sync.append_many(values, **options))
 

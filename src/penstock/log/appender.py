@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypedDict, TypeVar
 
 from penstock.clock import Duration, duration
 from penstock.codec import Codec, codec_for
@@ -20,6 +20,26 @@ T = TypeVar("T")
 
 LINGER = "5ms"
 LINGER_BYTES = 64 * 1024
+
+
+class AppendOptions(TypedDict, total=False):
+    """What may be said of a record; see :meth:`Appender.append`."""
+
+    key: Scalar | bytes
+    partition: int | None
+    timestamp: Moment | None
+    headers: Headers | None
+    sequence: int | None
+
+
+class AppendManyOptions(TypedDict, total=False):
+    """What may be said of records; see :meth:`Appender.append_many`."""
+
+    keys: Sequence[Scalar | bytes] | None
+    partition: int | None
+    timestamps: Sequence[Moment] | None
+    headers: Sequence[Headers | None] | None
+    sequence: int | None
 
 
 class Appender(Generic[T]):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, Unpack, cast
 
 from penstock.clock import Duration
 from penstock.codec import Codec, codec_for
 from penstock.errors import BadInput, Conflict
-from penstock.log.appender import Appender
+from penstock.log.appender import Appender, AppendManyOptions, AppendOptions
 from penstock.log.record import Appended, Bounds, Lag, Latency, Offset, Partition, Record, RecordBatch
 from penstock.log.routing import check_codec
 from penstock.log.settings import LogSettings, check_index
@@ -62,7 +62,7 @@ class Log(Generic[T]):
         """
         return Partition(self.name, check_index(self.settings, index))
 
-    def append(self, value: T, **options: Any) -> Offset:
+    def append(self, value: T, **options: Unpack[AppendOptions]) -> Offset:
         """Append a record through the handle's own appender.
 
         Args:
@@ -70,7 +70,7 @@ class Log(Generic[T]):
         """
         return self._own_appender().append(value, **options)
 
-    def append_many(self, values: Iterable[T], **options: Any) -> Appended:
+    def append_many(self, values: Iterable[T], **options: Unpack[AppendManyOptions]) -> Appended:
         """Append records in one call.
 
         Args:

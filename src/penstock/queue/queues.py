@@ -97,7 +97,7 @@ class QueueStore:
 
     def batch(
         self,
-        then: tuple[Queue[Any], Any],
+        then: tuple[Queue[T], T],
         *,
         on: On = "done",
         inside: Batch | str | None = None,

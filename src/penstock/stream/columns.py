@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import msgspec
 from msgspec import inspect
@@ -18,7 +18,7 @@ from penstock.codec import BytesCodec, Codec, JsonCodec
 from penstock.errors import BadInput, Undecodable, WrongType
 from penstock.log.record import Headers, Record, arrow_module, arrow_times
 from penstock.policy import Batching
-from penstock.stream.computation import Computation, Names, names_of
+from penstock.stream.computation import Computation, Names, OperatorOptions, names_of
 from penstock.stream.context import Context
 from penstock.stream.operators import Operator, check_arguments
 
@@ -60,7 +60,7 @@ class map_in_arrow(Operator):
     def __init__(
         self, name: str, function: InArrow, source: str, to: str, *, side_outputs: Names = (),
         batch: Columns = Columns(),  # noqa: B008 - it is frozen
-        **options: Any,
+        **options: Unpack[OperatorOptions],
     ) -> None:  # fmt: skip
         """From ``source`` to ``to``."""
         check_arguments(map_in_arrow, name=name, function=function, source=source, to=to)

@@ -237,6 +237,15 @@ class ComputationOptions(TypedDict, total=False):
     batch: Batching | None
 
 
+class OperatorOptions(TypedDict, total=False):
+    """What every ready-made computation takes besides its own options; see :class:`Computation`."""
+
+    policy: Policy
+    idle: Duration | None
+    output_delay: Duration
+    version: int
+
+
 class Decorate(Protocol):
     """What ``@computation(...)`` returns: it turns the function into a computation."""
 

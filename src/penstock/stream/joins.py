@@ -20,15 +20,15 @@ Values come with the types of their streams. Partners come by time, those of one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 from penstock.clock import Duration, Micros, duration_micros
 from penstock.errors import BadInput
 from penstock.log.record import Record
 from penstock.scalars import Scalar
-from penstock.stream.computation import Computation, Names, names_of
+from penstock.stream.computation import Computation, Names, OperatorOptions, names_of
 from penstock.stream.context import SAME, Context
 from penstock.stream.operators import at_least, check_arguments, check_streams, produce_result, set_options
 from penstock.stream.state import TIME_DIGITS, Map, text_of_time, time_of_text
@@ -62,7 +62,8 @@ class Join(Computation):
 
     def __init__(
         self, name: str, left: str, right: str, to: str, *, how: str, key: Callable[..., Any] | None,
-        joiner: Callable[..., Any] | None, options: dict[str, Any], late: str | None = None, side_outputs: Names = (),
+        joiner: Callable[..., Any] | None, options: Mapping[str, Any], late: str | None = None,
+        side_outputs: Names = (),
     ) -> None:  # fmt: skip
         """From two streams to one; records that come too late go to ``late``, if that is named."""
         check_arguments(
@@ -137,7 +138,7 @@ class join(Join):
         key: PairKey | None = None,
         joiner: Joiner | None = None,
         side_outputs: Names = (),
-        **options: Any,
+        **options: Unpack[OperatorOptions],
     ) -> None:
         """From two streams to one."""
         super().__init__(
@@ -220,7 +221,7 @@ class window_join(Join):
         key: Callable[[Any, Any, Windowed[None]], Scalar] | None = None,
         joiner: Callable[[Any, Any, Windowed[None]], Any] | None = None,
         side_outputs: Names = (),
-        **options: Any,
+        **options: Unpack[OperatorOptions],
     ) -> None:
         """From two streams to one."""
         super().__init__(
@@ -333,7 +334,7 @@ class table_join(Join):
         key: PairKey | None = None,
         joiner: Joiner | None = None,
         side_outputs: Names = (),
-        **options: Any,
+        **options: Unpack[OperatorOptions],
     ) -> None:
         """From a stream and a table to a stream."""
         super().__init__(
@@ -400,7 +401,7 @@ class regular_join(Join):
         key: PairKey | None = None,
         joiner: Joiner | None = None,
         side_outputs: Names = (),
-        **options: Any,
+        **options: Unpack[OperatorOptions],
     ) -> None:
         """From two streams to one."""
         super().__init__(

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, Unpack
 
 import msgspec
 
@@ -20,7 +20,7 @@ from penstock.log.record import Record
 from penstock.names import check_name, did_you_mean, is_name
 from penstock.policy import Batching, Rate
 from penstock.scalars import Scalar
-from penstock.stream.computation import OPTIONS, Computation, Names, names_of
+from penstock.stream.computation import OPTIONS, Computation, Names, OperatorOptions, names_of
 from penstock.stream.context import Context
 from penstock.stream.state import Map, Value, fresh
 from penstock.stream.timers import Timer
@@ -80,7 +80,7 @@ def check_initial(name: str, initial: Any, accumulator: Any) -> None:
         ) from cause
 
 
-def set_options(computation: Computation, options: dict[str, Any]) -> None:
+def set_options(computation: Computation, options: Mapping[str, Any]) -> None:
     """The options that every ready-made computation takes."""
     for option, value in options.items():
         if option not in OPTIONS or option in ("name", "inputs", "outputs", "broadcast", "states", "batch"):
@@ -137,7 +137,7 @@ class Operator(Computation):
         **options: ``policy``, ``idle`` and ``output_delay`` of a :class:`Computation`
     """
 
-    def __init__(self, name: str, source: str, to: Iterable[str], options: dict[str, Any]) -> None:
+    def __init__(self, name: str, source: str, to: Iterable[str], options: Mapping[str, Any]) -> None:
         """Store the names of the computation and its streams."""
         self.name = name
         self.inputs = (source,)
@@ -157,7 +157,7 @@ class map_values(Operator):
 
     def __init__(
         self, name: str, function: Callable[[Any], Any], source: str, to: str, *, side_outputs: Names = (),
-        **options: Any,
+        **options: Unpack[OperatorOptions],
     ) -> None:  # fmt: skip
         """From ``source`` to ``to``."""
         check_arguments(map_values, name=name, function=function, source=source, to=to)
@@ -178,7 +178,7 @@ class filter_values(Operator):
 
     def __init__(
         self, name: str, function: Callable[[Any], object], source: str, to: str, *, otherwise: str | None = None,
-        **options: Any,
+        **options: Unpack[OperatorOptions],
     ) -> None:  # fmt: skip
         """From ``source`` to ``to``."""
         check_arguments(
@@ -212,7 +212,7 @@ class flat_map(Operator):
 
     def __init__(
         self, name: str, function: Callable[[Any], Iterable[Any]], source: str, to: str, *, side_outputs: Names = (),
-        **options: Any,
+        **options: Unpack[OperatorOptions],
     ) -> None:  # fmt: skip
         """From ``source`` to ``to``."""
         check_arguments(flat_map, name=name, function=function, source=source, to=to)
@@ -232,7 +232,9 @@ class rekey(Operator):
         function: finds the key in the value
     """
 
-    def __init__(self, name: str, function: Callable[[Any], Scalar], source: str, to: str, **options: Any) -> None:
+    def __init__(
+        self, name: str, function: Callable[[Any], Scalar], source: str, to: str, **options: Unpack[OperatorOptions]
+    ) -> None:
         """From ``source`` to ``to``."""
         check_arguments(rekey, name=name, function=function, source=source, to=to)
         super().__init__(name, source, (to,), options)
@@ -255,7 +257,7 @@ class deduplicate(Operator):
 
     def __init__(
         self, name: str, source: str, to: str, *, within: Duration, by: Callable[[Any], str] | None = None,
-        **options: Any,
+        **options: Unpack[OperatorOptions],
     ) -> None:  # fmt: skip
         """From ``source`` to ``to``."""
         check_arguments(deduplicate, name=name, source=source, to=to, by=by)
@@ -297,7 +299,14 @@ class rate_limit(Operator):
     states = (Map("counts", int),)
 
     def __init__(
-        self, name: str, source: str, to: str, rate: str | Rate, *, over: str | None = None, **options: Any
+        self,
+        name: str,
+        source: str,
+        to: str,
+        rate: str | Rate,
+        *,
+        over: str | None = None,
+        **options: Unpack[OperatorOptions],
     ) -> None:
         """From ``source`` to ``to``."""
         check_arguments(rate_limit, name=name, source=source, to=to, over=to if over is None else over)
@@ -331,7 +340,7 @@ class latest(Operator):
 
     states = (Value("time", int),)
 
-    def __init__(self, name: str, source: str, to: str, **options: Any) -> None:
+    def __init__(self, name: str, source: str, to: str, **options: Unpack[OperatorOptions]) -> None:
         """From ``source`` to ``to``."""
         check_arguments(latest, name=name, source=source, to=to)
         super().__init__(name, source, (to,), options)
@@ -403,7 +412,7 @@ class running_fold(Operator):
         initial: Any,
         fold: Callable[[Any, Any], Any],
         accumulator: Any = Any,
-        **options: Any,
+        **options: Unpack[OperatorOptions],
     ) -> None:
         """From ``source`` to ``to``."""
         check_arguments(running_fold, name=name, source=source, to=to, fold=fold)
@@ -440,14 +449,14 @@ class running_fold(Operator):
             ctx.produce(self.to, totals[key])
 
 
-def running_count(name: str, source: str, to: str, **options: Any) -> running_fold:
+def running_count(name: str, source: str, to: str, **options: Unpack[OperatorOptions]) -> running_fold:
     """How many records each key has had."""
     check_arguments(running_count, name=name, source=source, to=to)
     return running_fold(name, source, to, initial=0, fold=count_record, **options)
 
 
 def running_sum(
-    name: str, source: str, to: str, *, of: Of | None = None, approx: bool = False, **options: Any
+    name: str, source: str, to: str, *, of: Of | None = None, approx: bool = False, **options: Unpack[OperatorOptions]
 ) -> running_fold:
     """The sum of the values, or of what ``of`` takes out of them.
 
@@ -458,13 +467,17 @@ def running_sum(
     return running_fold(name, source, to, initial=0, fold=FieldFold(plus, of, approx=approx), **options)
 
 
-def running_min(name: str, source: str, to: str, *, of: Of | None = None, **options: Any) -> running_fold:
+def running_min(
+    name: str, source: str, to: str, *, of: Of | None = None, **options: Unpack[OperatorOptions]
+) -> running_fold:
     """The least of the values, or of what ``of`` takes out of them."""
     check_arguments(running_min, name=name, source=source, to=to, of=of)
     return running_fold(name, source, to, initial=None, fold=FieldFold(smaller, of), **options)
 
 
-def running_max(name: str, source: str, to: str, *, of: Of | None = None, **options: Any) -> running_fold:
+def running_max(
+    name: str, source: str, to: str, *, of: Of | None = None, **options: Unpack[OperatorOptions]
+) -> running_fold:
     """The greatest of the values, or of what ``of`` takes out of them."""
     check_arguments(running_max, name=name, source=source, to=to, of=of)
     return running_fold(name, source, to, initial=None, fold=FieldFold(larger, of), **options)

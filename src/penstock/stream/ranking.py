@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import msgspec
 
 from penstock.errors import BadInput
 from penstock.log.record import Record
 from penstock.stream.operators import check_arguments
-from penstock.stream.windows import RecordFold, Window, windowed_fold
+from penstock.stream.windows import RecordFold, Window, WindowOptions, windowed_fold
 
 Ties = Literal["cut", "keep"]
 
@@ -58,7 +58,7 @@ class TopFold(RecordFold):
 
 def windowed_top(
     name: str, source: str, to: str, window: Window, n: int, *, by: Callable[[Any], Any] | None = None,
-    ties: Ties = "cut", **options: Any,
+    ties: Ties = "cut", **options: Unpack[WindowOptions],
 ) -> windowed_fold:  # fmt: skip
     """The values of each key and window that score highest, as a list, the highest first.
 

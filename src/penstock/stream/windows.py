@@ -12,7 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, cast
 
 import msgspec
 
@@ -20,7 +20,7 @@ from penstock.clock import Duration, Micros, duration_micros, from_micros
 from penstock.errors import BadInput
 from penstock.log.record import Record
 from penstock.scalars import MARK, Scalar, scalar_of
-from penstock.stream.computation import Names, names_of
+from penstock.stream.computation import Names, OperatorOptions, names_of
 from penstock.stream.context import SAME, Context
 from penstock.stream.engine.window_cell import Span
 from penstock.stream.operators import (
@@ -178,7 +178,7 @@ class windowed_fold(Operator):
         key: WindowKey | None = None,
         result: WindowResult | None = None,
         side_outputs: Names = (),
-        **options: Any,
+        **options: Unpack[OperatorOptions],
     ) -> None:
         """From ``source`` to ``to``."""
         check_arguments(
@@ -346,7 +346,17 @@ class windowed_fold(Operator):
         produce_result(ctx, self.to, value, key=key, timestamp=window.end - 1)
 
 
-def windowed_count(name: str, source: str, to: str, window: Window, **options: Any) -> windowed_fold:
+class WindowOptions(OperatorOptions, total=False):
+    """What the counts, sums and other folds of this module pass on; see :class:`windowed_fold`."""
+
+    late: str | None
+    allowed_lateness: Duration
+    key: WindowKey | None
+    result: WindowResult | None
+    side_outputs: Names
+
+
+def windowed_count(name: str, source: str, to: str, window: Window, **options: Unpack[WindowOptions]) -> windowed_fold:
     """How many records each key has in each window.
 
     Args:
@@ -357,7 +367,14 @@ def windowed_count(name: str, source: str, to: str, window: Window, **options: A
 
 
 def windowed_sum(
-    name: str, source: str, to: str, window: Window, *, of: Of | None = None, approx: bool = False, **options: Any
+    name: str,
+    source: str,
+    to: str,
+    window: Window,
+    *,
+    of: Of | None = None,
+    approx: bool = False,
+    **options: Unpack[WindowOptions],
 ) -> windowed_fold:
     """The sum per key and window of the values, or of what ``of`` takes out of them.
 
@@ -371,7 +388,7 @@ def windowed_sum(
 
 
 def windowed_min(
-    name: str, source: str, to: str, window: Window, *, of: Of | None = None, **options: Any
+    name: str, source: str, to: str, window: Window, *, of: Of | None = None, **options: Unpack[WindowOptions]
 ) -> windowed_fold:
     """The least per key and window of the values, or of what ``of`` takes out of them.
 
@@ -384,7 +401,7 @@ def windowed_min(
 
 
 def windowed_max(
-    name: str, source: str, to: str, window: Window, *, of: Of | None = None, **options: Any
+    name: str, source: str, to: str, window: Window, *, of: Of | None = None, **options: Unpack[WindowOptions]
 ) -> windowed_fold:
     """The greatest per key and window of the values, or of what ``of`` takes out of them.
 
