@@ -24,7 +24,7 @@ except penstock.errors.MissingExtra as error:
     print(error)
 """
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert f"needs {framework}" in said
+    assert f"needs {framework}, which" in said
     assert f'pip install "penstock[{extra}]"' in said
 
 

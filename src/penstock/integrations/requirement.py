@@ -17,7 +17,7 @@ def required(module: str, *, extra: str) -> Any:
         if cause.name is None or cause.name.partition(".")[0] != module.partition(".")[0]:
             raise  # it is installed, but lacks one of its own dependencies
         raise MissingExtra(
-            f"this integration needs {module}, which is not installed.",
+            f"this integration needs {module.partition('.')[0]}, which is not installed.",
             hint=f'Run: pip install "penstock[{extra}]"',
         ) from cause
 
