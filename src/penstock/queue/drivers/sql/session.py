@@ -45,9 +45,7 @@ class Session:
         self.rings = False  # whether something became claimable
         self.cascaded: list[tuple[str, str, str]] = []  # id, queue and reason of what others' ends have cancelled
         self.alone = False  # whether what it runs is a transaction by itself
-        self.is_callers = (
-            False  # whether it is part of a caller's transaction, which may see only what was there before
-        )
+        self.is_callers = False  # whether it is a part of a caller's transaction, which may see what was there before
         self.queue_rows: dict[tuple[str, str], QueueRow] = {}
 
     @property
