@@ -38,10 +38,14 @@ def drained(store: penstock.QueueStore, kind: str, count: int) -> float:
             members.put_many(queue, range(count - 1))
     else:
         queue.put_many(range(count), chunk=5000)
-    queue.add_handler(handle, concurrency=1, keep_result="1h" if kind == "results" else None)
+    if kind == "results":
+        queue.add_handler(handle, concurrency=1, keep_result="1h")
+    else:
+        queue.add_handler(handle, concurrency=1)
 
     def work() -> None:
-        worker = penstock.Worker(store).start()
+        worker = penstock.Worker(store)
+        worker.start()
         ended.wait(120)
         worker.stop()
 
