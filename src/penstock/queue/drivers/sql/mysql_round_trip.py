@@ -14,7 +14,7 @@ from penstock import failpoints
 from penstock.clock import Micros
 from penstock.queue.drivers.sql.mysql_statements import Script
 from penstock.queue.drivers.sql.round_trip import MOST_ATTEMPTS, WHOLE_LOOK_CLAIMS, Hint, Trip
-from penstock.queue.drivers.sql.rows import Ref, is_linked, read_map, write_map
+from penstock.queue.drivers.sql.rows import Ref, read_map, write_map
 from penstock.queue.drivers.sql.session import Session
 from penstock.queue.drivers.sql.statements import Catalogue
 from penstock.queue.entry import HELD, Entry, Lease
@@ -31,14 +31,14 @@ def add_round_trips(catalogue: Catalogue) -> None:
     keep: Any = catalogue.statements["keep_results_of_held"]
     consume: Any = catalogue.statements["consume_links_of_held"]
     # These look at what is held, so they come before it is let go.
-    counted = next(place for place, part in enumerate(settle.parts, 1) if "@penstock_settled" in part.text)
+    before_end = next(place for place, part in enumerate(settle.parts) if part.text.startswith("DELETE h "))
     for name, between in (
         ("settle_and_claim", ()),
         ("settle_keep_and_claim", keep.parts),
         ("settle_consume_and_claim", consume.parts),
         ("settle_keep_consume_and_claim", keep.parts + consume.parts),
     ):
-        catalogue.add(name, Script((*settle.parts[:counted], *between, *settle.parts[counted:], *claim.parts)))
+        catalogue.add(name, Script((*settle.parts[:before_end], *between, *settle.parts[before_end:], *claim.parts)))
     catalogue.add("only_claim", Script(begin.parts + claim.parts))
 
 
@@ -91,6 +91,11 @@ def round_trip(
     if hint is not None and not (steps and hint.holds(rings)):
         hint = None
     endings = [step.endings[0] for step in steps]
+    claims: dict[str, int] = {}
+    named = [
+        (ending.lease.ref.seq, claims.setdefault(ending.lease.ref.claim, len(claims) + 1), ending.started_us)
+        for ending in endings
+    ]
     results, places = _results(endings)
     linked = [
         (ending.lease.ref.seq, ending.lease.entry, ending.lease.ref.claim)
@@ -101,7 +106,7 @@ def round_trip(
         rows = session.rows(
             settling if steps else "only_claim", now=session.fixed_now, results=results, result_places=places,
             linked=linked, held=HELD,
-            endings=[(ending.lease.ref.seq, ending.started_us, ending.lease.ref.claim) for ending in endings],
+            claims=",".join(claims), endings=msgspec.json.encode(named).decode(), count=len(named),
             queue=source.name, node=claim.node, limit=limit, max_attempts=source.attempts,
             attempts=MOST_ATTEMPTS if source.attempts is None else source.attempts,
             claim=claim.id, owner=claim.owner, lease=claim.lease_us, whole=not steps,
@@ -113,7 +118,7 @@ def round_trip(
         # An entry needs a closer look: nothing of the message happened.
         session.execute("ROLLBACK")
         return Trip(set() if steps else None, None, session.now)
-    now, number, several, ended, bodies, next_at, released = rows[0][:7]
+    now, number, several, ended, bodies, next_at, released = rows[0]
     if linked:
         failpoints.point("links.consumed")
     rang = bool(linked and released)
@@ -121,8 +126,7 @@ def round_trip(
     settled = None if not steps or ended == len(steps) else set(msgspec.json.decode(bodies or "[]"))
     if number is None or several:
         return Trip(settled, None, now, rang)
-    taken = [] if rows[0][7] is None else sorted((row[7:] for row in rows), key=lambda row: (row[5], row[0]))
-    entries = _entries(taken, source.name, claim, now)
+    entries = _entries(rows[1:], source.name, claim, now)
     if len(entries) == limit:
         hints[source.name] = _hint_after(entries[-1], hint, rings)
     # Where less than all was looked at, it is looked at next.
@@ -170,15 +174,16 @@ def _hint_after(last: Entry[Any], hint: Hint | None, rings: int) -> Hint:
     return Hint(last.priority, last.due_us, last.seq, rings, left - 1, looked_at)
 
 
+_read_numbers = msgspec.json.Decoder(list[int]).decode
+
+
 def _entries(rows: Sequence[tuple[Any, ...]], queue: str, claim: ClaimRequest, now: Micros) -> list[Entry[Any]]:
-    """What this claim holds."""
+    """What this claim holds, in the order of its queue. The numbers of each come as one text, which is read at once."""
     until, nonce, owner = now + claim.lease_us, claim.id, claim.owner
     entries: list[Entry[Any]] = []
-    for (
-        seq, body, id_, priority, created, due, first_due, generation, attempt, fence, error, labels, headers,
-        unique_key, unique_mode, expires, codec, type_, payload,
-    ) in rows:  # fmt: skip
-        ref = Ref(seq, body, nonce, fence, unique_key is None, unique_mode is not None and is_linked(unique_mode))
+    for numbers, id_, error, labels, headers, unique_key, expires, codec, type_, payload in rows:
+        seq, body, priority, created, due, first_due, generation, attempt, fence, linked = _read_numbers(numbers)
+        ref = Ref(seq, body, nonce, fence, unique_key is None, linked == 1)
         lease = Lease(id_, queue, f"{fence}-{nonce}", fence, owner, now, until, ref)
         entries.append(
             Entry(
@@ -187,4 +192,5 @@ def _entries(rows: Sequence[tuple[Any, ...]], queue: str, claim: ClaimRequest, n
                 unique_key, expires, None, error, lease,
             )
         )  # fmt: skip
+    entries.sort(key=lambda entry: (entry.due_us, entry.seq))
     return entries

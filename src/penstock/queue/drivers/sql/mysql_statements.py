@@ -32,20 +32,22 @@ class Cursor:
         self.connection = connection
         self.most_bytes = most_bytes
         self._cursor = connection.cursor(pymysql.cursors.Cursor)
-        self._rows: list[tuple[Any, ...]] | None = None
+        self._rows: list[tuple[Any, ...]] = []
         self.rowcount = 0
 
     def execute(self, text: str, parameters: dict[str, Any] | Sequence[Any] | None = None) -> Cursor:
-        """Run a statement; what it gives is read."""
-        self._cursor.execute(text, parameters)
-        while self._cursor.nextset():
-            pass
-        self._rows, self.rowcount = None, self._cursor.rowcount
+        """Run a statement, or several of one message; what they give is read."""
+        cursor = self._cursor
+        cursor.execute(text, parameters)
+        self._rows = list(cursor.fetchall())
+        while cursor.nextset():
+            self._rows += cursor.fetchall()
+        self.rowcount = cursor.rowcount
         return self
 
     def fetchall(self) -> list[tuple[Any, ...]]:
-        """What the last statement gave."""
-        return list(self._cursor.fetchall()) if self._rows is None else self._rows
+        """What the last message gave."""
+        return self._rows
 
     def fetchone(self) -> tuple[Any, ...] | None:
         """The first row of it."""

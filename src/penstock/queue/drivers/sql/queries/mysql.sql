@@ -244,32 +244,34 @@ SELECT coalesce(%(now)s, timestampdiff(MICROSECOND, '1970-01-01', utc_timestamp(
 FROM {space}_queues q WHERE q.queue = %(queue)s AND q.node = ''
 
 -- name: settle_done
--- Ends successes, each under the claim it was settled with: a token that is over ends nothing. First the claims that hold
--- them are locked, then the time is read. How many there were, and their bodies
--- where some were missing.
+-- Ends successes, each under the claim it was settled with, which it names by its place in the list of claims: a token that
+-- is over ends nothing. First they and the claims that hold them are locked, then the time is read. How many there were,
+-- and their bodies where some were missing.
 START TRANSACTION;
-SELECT json_arrayagg(json_array(l.record, l.entries)) INTO @penstock_left FROM (
+SELECT json_arrayagg(json_array(l.record, l.entries)), CAST(coalesce(sum(l.entries), 0) AS signed)
+INTO @penstock_left, @penstock_settled FROM (
     SELECT c.record, k.entries FROM (
         SELECT h.record, count(*) AS entries
-        FROM json_table(%(endings)s, '$[*]' COLUMNS (seq bigint PATH '$[0]', claim varchar(64) PATH '$[2]')) g
+        FROM json_table(%(endings)s, '$[*]' COLUMNS (seq bigint PATH '$[0]', claim int PATH '$[1]')) g
         STRAIGHT_JOIN {space}_held h FORCE INDEX (PRIMARY) ON h.seq = g.seq
-        WHERE h.claim = g.claim AND h.linked = 0 GROUP BY h.record LOCK IN SHARE MODE) k
+        WHERE find_in_set(h.claim, %(claims)s) = g.claim AND h.linked = 0 GROUP BY h.record LOCK IN SHARE MODE) k
     STRAIGHT_JOIN {space}_claims c FORCE INDEX (PRIMARY) ON c.record = k.record ORDER BY c.record FOR UPDATE) l;
 SELECT coalesce(%(now)s, timestampdiff(MICROSECOND, '1970-01-01', utc_timestamp(6))) INTO @penstock_now;
 INSERT INTO {space}_history (body, number, generation, attempt, state, due, started, ended, fence, claim, owner)
 SELECT h.body, c.number, h.generation, h.attempt, 'done', h.due, coalesce(g.started, c.claimed), @penstock_now, h.fence,
        c.claim, c.owner
-FROM json_table(%(endings)s, '$[*]' COLUMNS (seq bigint PATH '$[0]', started bigint PATH '$[1]',
-                claim varchar(64) PATH '$[2]')) g
+FROM json_table(%(endings)s, '$[*]' COLUMNS (seq bigint PATH '$[0]', claim int PATH '$[1]', started bigint PATH '$[2]')) g
 STRAIGHT_JOIN {space}_held h FORCE INDEX (PRIMARY) ON h.seq = g.seq
-STRAIGHT_JOIN {space}_claims c FORCE INDEX (PRIMARY) ON c.record = h.record WHERE h.claim = g.claim AND h.linked = 0;
-SELECT row_count() INTO @penstock_settled;
+STRAIGHT_JOIN {space}_claims c FORCE INDEX (PRIMARY) ON c.record = h.record
+WHERE find_in_set(h.claim, %(claims)s) = g.claim AND h.linked = 0;
 SELECT json_arrayagg(h.body) INTO @penstock_bodies
-FROM json_table(if(@penstock_settled < json_length(%(endings)s), %(endings)s, '[]'), '$[*]'
-                COLUMNS (seq bigint PATH '$[0]', claim varchar(64) PATH '$[2]')) g
-STRAIGHT_JOIN {space}_held h FORCE INDEX (PRIMARY) ON h.seq = g.seq WHERE h.claim = g.claim AND h.linked = 0;
-DELETE h FROM json_table(%(endings)s, '$[*]' COLUMNS (seq bigint PATH '$[0]', claim varchar(64) PATH '$[2]')) g
-STRAIGHT_JOIN {space}_held h FORCE INDEX (PRIMARY) ON h.seq = g.seq WHERE h.claim = g.claim AND h.linked = 0;
+FROM json_table(if(@penstock_settled < %(count)s, %(endings)s, '[]'), '$[*]'
+                COLUMNS (seq bigint PATH '$[0]', claim int PATH '$[1]')) g
+STRAIGHT_JOIN {space}_held h FORCE INDEX (PRIMARY) ON h.seq = g.seq
+WHERE find_in_set(h.claim, %(claims)s) = g.claim AND h.linked = 0;
+DELETE h FROM json_table(%(endings)s, '$[*]' COLUMNS (seq bigint PATH '$[0]', claim int PATH '$[1]')) g
+STRAIGHT_JOIN {space}_held h FORCE INDEX (PRIMARY) ON h.seq = g.seq
+WHERE find_in_set(h.claim, %(claims)s) = g.claim AND h.linked = 0;
 UPDATE json_table(coalesce(@penstock_left, '[]'), '$[*]' COLUMNS (record bigint PATH '$[0]', entries int PATH '$[1]')) k
 STRAIGHT_JOIN {space}_claims c FORCE INDEX (PRIMARY) ON c.record = k.record SET c.size = c.size - k.entries;
 DELETE c FROM json_table(coalesce(@penstock_left, '[]'), '$[*]' COLUMNS (record bigint PATH '$[0]')) k
@@ -351,12 +353,14 @@ AND NOT EXISTS (SELECT 1 FROM {space}_ready x FORCE INDEX (in_order) WHERE x.lin
 AND NOT EXISTS (SELECT 1 FROM {space}_queues n STRAIGHT_JOIN {space}_ready x FORCE INDEX (in_order)
                 ON x.line IN (0, n.number) AND x.number = n.number
                 WHERE n.queue = %(queue)s AND n.node = %(node)s AND n.node <> '') LOCK IN SHARE MODE;
-SELECT coalesce(%(now)s, timestampdiff(MICROSECOND, '1970-01-01', utc_timestamp(6))), NULL, NULL, NULL
-INTO @penstock_now, @penstock_first, @penstock_first_at, @penstock_last;
-SELECT x.urgency, x.at INTO @penstock_first, @penstock_first_at FROM {space}_ready x FORCE INDEX (in_order)
-WHERE x.line = @penstock_number AND x.urgency < coalesce(%(urgency)s, 1000) ORDER BY x.urgency, x.at, x.seq LIMIT 1;
-SELECT x.urgency INTO @penstock_last FROM {space}_ready x FORCE INDEX (in_order)
-WHERE x.line = if(%(whole)s, @penstock_number, NULL) ORDER BY x.urgency DESC, x.at DESC, x.seq DESC LIMIT 1;
+SELECT o.moment, f.urgency, f.at,
+       (SELECT x.urgency FROM {space}_ready x FORCE INDEX (in_order) WHERE x.line = if(%(whole)s, @penstock_number, NULL)
+        ORDER BY x.urgency DESC, x.at DESC, x.seq DESC LIMIT 1)
+INTO @penstock_now, @penstock_first, @penstock_first_at, @penstock_last
+FROM (SELECT coalesce(%(now)s, timestampdiff(MICROSECOND, '1970-01-01', utc_timestamp(6))) AS moment) o
+LEFT JOIN (SELECT x.urgency, x.at FROM {space}_ready x FORCE INDEX (in_order)
+           WHERE x.line = @penstock_number AND x.urgency < coalesce(%(urgency)s, 1000)
+           ORDER BY x.urgency, x.at, x.seq LIMIT 1) f ON TRUE;
 SELECT coalesce(@penstock_last <> @penstock_first, 0),
        CASE WHEN @penstock_last <> @penstock_first OR @penstock_number IS NULL THEN NULL
             WHEN @penstock_first_at <= @penstock_now THEN @penstock_first ELSE %(urgency)s END,
@@ -377,11 +381,12 @@ DELETE r FROM {space}_held h FORCE INDEX (claim) STRAIGHT_JOIN {space}_ready r F
 WHERE h.claim = if(@penstock_urgency IS NULL, NULL, %(claim)s);
 COMMIT;
 SELECT @penstock_now, @penstock_number, @penstock_several, @penstock_settled, @penstock_bodies,
-       if(@penstock_first_at > @penstock_now, @penstock_first_at, NULL), @penstock_released IS NOT NULL,
-       h.seq, h.body, b.id, b.priority, b.created, h.due, b.first_due, h.generation, h.attempt, h.fence, h.error, b.labels,
-       b.headers, b.unique_key, b.unique_mode, b.expires, b.codec, b.type, b.payload
-FROM (SELECT 1) o LEFT JOIN {space}_held h FORCE INDEX (claim) ON h.claim = %(claim)s
-LEFT JOIN {space} b FORCE INDEX (PRIMARY) ON b.body = h.body
+       if(@penstock_first_at > @penstock_now, @penstock_first_at, NULL), @penstock_released IS NOT NULL;
+SELECT concat('[', concat_ws(',', h.seq, h.body, b.priority, b.created, h.due, b.first_due, h.generation, h.attempt, h.fence,
+                             coalesce(right(b.unique_mode, 1) = '+', 0)), ']'),
+       b.id, h.error, b.labels, b.headers, b.unique_key, b.expires, b.codec, b.type, b.payload
+FROM {space}_held h FORCE INDEX (claim) STRAIGHT_JOIN {space} b FORCE INDEX (PRIMARY) ON b.body = h.body
+WHERE h.claim = %(claim)s
 
 -- name: claimed_before
 -- What a claim holds whose reply was lost.
