@@ -18,7 +18,7 @@ from penstock.errors import CannotOpen, Conflict, EntryNotFound, LeaseLost
 from penstock.ids import new_nonce
 from penstock.queue.drivers.sql.postgres_connection import Listener
 from penstock.queue.drivers.sql.round_trip import MOST_ATTEMPTS, WHOLE_LOOK_CLAIMS
-from penstock.queue.drivers.sql.rows import numbers
+from penstock.queue.drivers.sql.rows import byte_strings, numbers, texts
 from penstock.queue.drivers.sql.session import Session
 from penstock.queue.entry import HELD
 from penstock.queue.protocol import Changes, ClaimRequest, Ending, Find, Source, Step
@@ -274,7 +274,7 @@ def test_what_changes_all_the_time_is_vacuumed_early(store: Any, admin: Any, tab
     assert any("autovacuum_vacuum_scale_factor" in one for one in options)
 
 
-@pytest.mark.parametrize("name", ["round_trip", "round_trip_of_linked"])
+@pytest.mark.parametrize("name", ["round_trip", "round_trip_keeps", "round_trip_consumes", "round_trip_keeps_consumes"])
 @pytest.mark.parametrize("analysed", ["empty", "full"])
 def test_no_round_trip_reads_all_that_wait(store: Any, admin: Any, analysed: str, name: str) -> None:
     """A queue fills and drains in minutes: the plan must be right whatever it held when it was last analysed."""
@@ -292,7 +292,7 @@ def test_no_round_trip_reads_all_that_wait(store: Any, admin: Any, analysed: str
             "limit": 10,
             "attempts": MOST_ATTEMPTS, "max_attempts": None, "claim": "id", "owner": "owner", "lease": 60_000_000,
             "above": -(2**31), "from_due": None, "from_seq": None,
-            "codecs": [], "result_bodies": [], "result_places": [], "lasting": [], "values": [],
+            "generations": [], "codecs": [], "result_bodies": [], "result_places": [], "lasting": [], "values": [],
             "result_queues": [], "batches": [], "linked_bodies": [], "sources": [], "held": HELD, "channel": "c",
         }  # fmt: skip
         statement = store.driver.server.transactions._catalogue.statements[name]
@@ -311,9 +311,7 @@ def test_a_round_trip_takes_a_claim_apart_once(store: Any, admin: Any) -> None:
         "now": None, "claims": [refs[0].claim], "claim_of": numbers([1] * 100),
         "seqs": numbers(ref.seq for ref in refs), "started": numbers([None] * 100),
         "queue": "q", "node": "one", "limit": 100, "attempts": MOST_ATTEMPTS, "max_attempts": None, "claim": "id",
-        "owner": "owner", "lease": 60_000_000, "above": -(2**31), "from_due": None, "from_seq": None, "codecs": [],
-        "result_bodies": [], "result_places": [], "lasting": [], "values": [], "result_queues": [], "batches": [],
-        "linked_bodies": [], "sources": [], "held": HELD, "channel": "c",
+        "owner": "owner", "lease": 60_000_000, "above": -(2**31), "from_due": None, "from_seq": None,
     }  # fmt: skip
     with store.driver.server.transactions.reading() as session:
         statement = store.driver.server.transactions._catalogue.statements["round_trip"]
@@ -322,6 +320,40 @@ def test_a_round_trip_takes_a_claim_apart_once(store: Any, admin: Any) -> None:
     text = "\n".join(lines)
     loops = re.findall(r"Function Scan on u(?:_\d)? .*actual rows=100 loops=(\d+)", text)
     assert loops == ["1"], text
+
+
+@pytest.mark.parametrize("analysed", ["empty", "full"])
+def test_results_and_links_of_a_round_trip_are_not_compared_with_each_other(
+    store: Any, admin: Any, analysed: str
+) -> None:
+    """What ended is looked up in a hash: a join would compare each of a hundred with all of them."""
+    if analysed == "empty":
+        admin.execute("VACUUM ANALYZE")
+    queue = store.queue("q", int)
+    with store.batch(then=(store.queue("then", int), 1)) as batch:
+        batch.put_many(queue, range(2_000))
+    if analysed == "full":
+        admin.execute("VACUUM ANALYZE")
+    entries = claim(store, "q", limit=100).entries
+    refs = [entry.lease.ref for entry in entries]
+    bodies = numbers(ref.body for ref in refs)
+    given = {
+        "now": None, "claims": [refs[0].claim], "claim_of": numbers([1] * 100),
+        "seqs": numbers(ref.seq for ref in refs), "started": numbers([None] * 100),
+        "queue": "q", "node": "one", "limit": 100, "attempts": MOST_ATTEMPTS, "max_attempts": None, "claim": "id",
+        "owner": "owner", "lease": 60_000_000, "above": -(2**31), "from_due": None, "from_seq": None,
+        "generations": [1], "codecs": ["json"], "result_bodies": bodies, "result_places": numbers([1] * 100),
+        "lasting": [60_000_000], "values": byte_strings([b"1"] * 100), "result_queues": ["q"], "batches": [batch.id],
+        "linked_bodies": bodies, "sources": texts(entry.id for entry in entries), "held": HELD, "channel": "c",
+    }  # fmt: skip
+    with store.driver.server.transactions.reading() as session:
+        statement = store.driver.server.transactions._catalogue.statements["round_trip_keeps_consumes"]
+        statement._replace(text=f"EXPLAIN (ANALYZE, TIMING OFF) {statement.text}").run(session._cursor, given)
+        text = "\n".join(line for (line,) in session._cursor.fetchall())
+    assert re.search(r"Insert on penstock_results r .*actual", text), text
+    compared = sum(map(int, re.findall(r"Rows Removed by (?:Join )?Filter: (\d+)", text)))
+    assert compared < 1000, text
+    assert not re.search(r"Seq Scan on penstock(_ready|_links)?\b", text), text
 
 
 # More claims of a hundred entries like one that is there, without their bodies: nobody asks for those.
@@ -511,7 +543,7 @@ class TestRoundTrips:
         held = self.trip(store, [], 2).claimed.entries
         sent.clear()
         [last] = self.trip(store, held, 2).claimed.entries
-        assert sent == ["round_trip_of_linked"]
+        assert sent == ["round_trip_consumes"]
         assert then.counts().held == 1
         assert self.trip(store, [last], 2).claimed.entries == []
         assert [entry.id for entry in claim(store, "then", limit=1).entries] == [batch.id]

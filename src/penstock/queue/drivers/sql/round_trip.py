@@ -76,10 +76,23 @@ def is_plain(claim: ClaimRequest) -> bool:
 
 
 def add_round_trips(catalogue: Catalogue) -> None:
-    """The round trip that ends nothing others wait for, and the one that also consumes links."""
+    """The plain round trip, and those that also keep results or consume links; the plain one pays for neither."""
     text = catalogue.text("round_trip")
-    for name, part in (("round_trip", "consume_no_links"), ("round_trip_of_linked", "consume_links")):
-        catalogue.add(name, catalogue.dialect.statement(text.replace("{links}", catalogue.text(part))))
+    for results in ("", "keep_results_of_past"):
+        for links in ("", "consume_links"):
+            parts = {
+                "{results}": results and catalogue.text(results),
+                "{links}": links and catalogue.text(links),
+                "{rings}": links and ", (SELECT rings FROM follow)",
+            }
+            whole = text
+            for place, part in parts.items():
+                whole = whole.replace(place, part)
+            catalogue.add(_name(bool(results), bool(links)), catalogue.dialect.statement(whole))
+
+
+def _name(keeps: bool, links: bool) -> str:
+    return f"round_trip{'_keeps' if keeps else ''}{'_consumes' if links else ''}"
 
 
 def round_trip(
@@ -97,8 +110,9 @@ def round_trip(
         # Until this claim is over, others of this process go on from there; one whole look at a time is enough.
         hints[source.name] = last_hint if hint else last_hint.renewed(rings, begun)
     linked = [(ending.lease.ref.body, ending.lease.entry) for ending in endings if ending.lease.ref.linked]
+    results = _results(endings)
     rows = session.rows(
-        "round_trip_of_linked" if linked else "round_trip", now=session.fixed_now, claims=claims,
+        _name(bool(results), bool(linked)), now=session.fixed_now, claims=claims,
         claim_of=numbers(claims.index(ref.claim) + 1 for ref in refs), seqs=numbers(ref.seq for ref in refs),
         started=numbers(ending.started_us for ending in endings),
         queue=source.name, node=claim.node, limit=limit, max_attempts=source.attempts,
@@ -106,17 +120,17 @@ def round_trip(
         claim=claim.id, owner=claim.owner, lease=claim.lease_us, above=LOWEST if hint is None else hint.priority,
         from_due=None if hint is None else hint.due, from_seq=None if hint is None else hint.seq,
         linked_bodies=numbers(body for body, _ in linked), sources=texts(source for _, source in linked), held=HELD,
-        channel=session.channel, **_results(endings),
+        channel=session.channel, **results,
     )  # fmt: skip
     if linked:
         failpoints.point("links.consumed")
     now, number, odd, ended, next_due = rows[0][:5]
     failpoints.point("claim.leased")
     hints.pop(source.name, None)
-    settled, released = None if ended is None else set(ended), rows[0][-1]
+    settled, released = None if ended is None else set(ended), bool(linked) and rows[0][-1]
     if number is None or odd:
         return Trip(settled, None, now, released)
-    taken = [] if rows[0][5] is None else [row[5:-1] for row in rows]
+    taken = [] if rows[0][5] is None else [row[5:25] for row in rows]
     entries = plain_entries(taken, source.name, claim, now)
     if len(entries) == limit:
         hints[source.name] = _hint_after(entries[-1], hint, last_hint, begun, rings)
@@ -127,19 +141,21 @@ def round_trip(
 
 def _results(endings: Sequence[Ending]) -> dict[str, Any]:
     """What handlers returned, column by column; what many have in common is named once, and numbered from 1."""
-    places: dict[tuple[str, Micros, str, str | None], int] = {}
+    places: dict[tuple[int, str, Micros, str, str | None], int] = {}
     rows = []
     for ending in endings:
         result = ending.result
         if result is not None:
-            place = (result.codec, result.kept_us, result.queue, result.batch)
+            place = (result.generation, result.codec, result.kept_us, result.queue, result.batch)
             rows.append((ending.lease.ref.body, places.setdefault(place, len(places) + 1), result.value))
-    codecs, lasting, queues, batches = map(list, zip(*places, strict=True)) if places else ([], [], [], [])
+    if not rows:
+        return {}
+    generations, codecs, lasting, queues, batches = map(list, zip(*places, strict=True))
     return {
         "result_bodies": numbers(body for body, _, _ in rows),
         "result_places": numbers(place for _, place, _ in rows),
         "values": byte_strings(value for _, _, value in rows),
-        "codecs": codecs, "lasting": lasting, "result_queues": queues, "batches": batches,
+        "generations": generations, "codecs": codecs, "lasting": lasting, "result_queues": queues, "batches": batches,
     }  # fmt: skip
 
 

@@ -199,8 +199,7 @@ WHERE queue >= %(first)s AND queue < %(last)s ORDER BY queue, holder
 -- 2. line: the queue's row, shared with other claims; somebody who locks the queue has been seen or waits for us. No
 --    row comes back unless the queue is plain: neither FIFO nor limited, nothing suspect due, nothing sticky here.
 -- 3. moment: the time, read when all these locks are held.
--- 4. past: the attempts go to the history; kept: what their handlers returned, where it is to be kept; then one of the two
---    parts below, which say what was released.
+-- 4. past: the attempts go to the history; then the parts below, where results are kept, and where others wait for what ends.
 -- 5. heads: the priorities that have something, and where each begins, hopping from one to the next: what was deleted and
 --    cannot be vacuumed is stepped over once only; taken: due entries in their order. A hint
 --    (above, from_due, from_seq) says where the last claim ended: what lies before it in its priority is not looked at.
@@ -255,15 +254,8 @@ past AS (
         OFFSET 0) h  -- each record is taken apart once, and not again for each entry that it holds
     JOIN unnest(%(seqs)s::bigint[], %(started)s::bigint[], %(claim_of)s::int[]) g (seq, started, claim)
         ON g.seq = h.seq AND (%(claims)s::text[])[g.claim] = h.claim
-    RETURNING body, generation),
-kept AS (
-    INSERT INTO {space}_results AS r (id, generation, codec, until, value, queue, batch)
-    SELECT b.id, p.generation, (%(codecs)s::text[])[g.place], moment.now + (%(lasting)s::bigint[])[g.place], g.value,
-           (%(result_queues)s::text[])[g.place], (%(batches)s::text[])[g.place]
-    FROM unnest(%(result_bodies)s::bigint[], %(result_places)s::int[], %(values)s::bytea[]) g (body, place, value)
-    JOIN past p ON p.body = g.body JOIN {space} b ON b.body = g.body CROSS JOIN moment
-    ON CONFLICT (id) DO UPDATE SET generation = excluded.generation, codec = excluded.codec, until = excluded.until,
-        value = excluded.value, queue = excluded.queue, batch = excluded.batch),
+    RETURNING body),
+{results}
 {links}
 heads (priority, due, seq) AS (
     (SELECT * FROM (
@@ -306,14 +298,22 @@ SELECT moment.now, (SELECT number FROM line), EXISTS (SELECT 1 FROM picked WHERE
            (SELECT x.due FROM {space}_ready x WHERE x.suspect AND x.due > (SELECT now FROM moment)
             ORDER BY x.due, x.seq LIMIT 1)) END,
        t.seq, t.body, b.id, t.priority, b.created, t.due, b.first_due, t.generation, t.attempt, t.fence, t.suspect, t.error,
-       b.labels, b.headers, b.unique_key, b.unique_mode, b.expires, b.codec, b.type, b.payload,
-       (SELECT rings FROM follow)
+       b.labels, b.headers, b.unique_key, b.unique_mode, b.expires, b.codec, b.type, b.payload{rings}
 FROM moment LEFT JOIN (taken t JOIN {space} b ON b.body = t.body) ON true
 ORDER BY t.priority DESC, t.due, t.seq
 
--- name: consume_no_links
--- The part of a round trip that ends nothing others wait for.
-follow (rings) AS (SELECT false),
+-- name: keep_results_of_past
+-- The part of a round trip that keeps what handlers returned. Whether an entry is among those that have ended is looked up
+-- in a hash: as a join, each would be compared with all others.
+kept AS (
+    INSERT INTO {space}_results AS r (id, generation, codec, until, value, queue, batch)
+    SELECT (SELECT b.id FROM {space} b WHERE b.body = g.body), (%(generations)s::int[])[g.place], (%(codecs)s::text[])[g.place],
+           moment.now + (%(lasting)s::bigint[])[g.place], g.value, (%(result_queues)s::text[])[g.place],
+           (%(batches)s::text[])[g.place]
+    FROM unnest(%(result_bodies)s::bigint[], %(result_places)s::int[], %(values)s::bytea[]) g (body, place, value), moment
+    WHERE (g.body IN (SELECT body FROM past)) IS TRUE
+    ON CONFLICT (id) DO UPDATE SET generation = excluded.generation, codec = excluded.codec, until = excluded.until,
+        value = excluded.value, queue = excluded.queue, batch = excluded.batch),
 
 -- name: consume_links
 -- The part of a round trip that ends what others wait for.
@@ -326,8 +326,10 @@ follow (rings) AS (SELECT false),
 -- 5. follow: an entry that is not held, or held again only since this statement began, cannot be seen here. That fails
 --    (22012), and nothing of the statement happens.
 unlinked AS (
-    DELETE FROM {space}_links l USING past p, unnest(%(linked_bodies)s::bigint[], %(sources)s::text[]) g (body, source)
-    WHERE p.body = g.body AND l.source = g.source RETURNING l.target, l.kind),
+    DELETE FROM {space}_links l WHERE l.source = ANY(ARRAY(
+        SELECT g.source FROM unnest(%(linked_bodies)s::bigint[], %(sources)s::text[]) g (body, source)
+        WHERE (g.body IN (SELECT body FROM past)) IS TRUE))
+    RETURNING l.target, l.kind),
 consumed AS (
     SELECT target, count(*)::int AS links, (count(*) FILTER (WHERE kind <> 'open'))::int AS done FROM unlinked GROUP BY target),
 locked AS MATERIALIZED (
