@@ -6,15 +6,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, In, LessThan, LessThanOrEqual, Not
+from pyspark.sql.datasource import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+)
+from tests.contract.queue.shorthand import end, put, take_one
 from tests.spark.test_queues import load, worked
 
 from penstock import LogStore, open_queues
+from penstock.queue.protocol import Find
 from penstock.spark.datasource.log_reader import FilteringLogReader, LogRange
 from penstock.spark.datasource.options import read_options
 from penstock.spark.datasource.pushdown import SETTING
 from penstock.spark.datasource.queue_reader import FilteringQueueReader
 from penstock.spark.datasource.source import schema_of
+from penstock.spark.stores import queues_at
+from penstock.testing import FakeClock
 
 BEGIN = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -109,6 +122,49 @@ def test_rows_of_queues_are_those_that_match(spark: Any, tmp_path: Path, conditi
         row.id for row in spark.createDataFrame(everything.collect(), everything.schema).where(condition).collect()
     }
     assert {row.id for row in everything.where(condition).collect()} == wanted
+
+
+@pytest.mark.parametrize(
+    ("kind", "filters", "rows"),
+    [
+        ("history", [EqualTo(("state",), "dead")], 4),
+        ("history", [In(("state",), ("dead", "retried"))], 7),
+        ("history", [GreaterThanOrEqual(("ended",), at(3600))], 7),
+        ("history", [EqualTo(("queue",), "mails"), LessThan(("ended",), at(3600))], 5),
+        ("history", [EqualTo(("queue",), "mails"), EqualTo(("queue",), "other")], 0),
+        ("history", [EqualTo(("state",), "no such state")], 0),
+        ("dead", [LessThan(("ended",), at(3600))], 0),
+        ("dead", [GreaterThan(("ended",), at(3600)), EqualTo(("state",), "dead")], 4),
+        ("live", [EqualTo(("state",), "leased")], 1),
+        ("live", [EqualTo(("state",), "done")], 0),
+        ("live", [GreaterThan(("ended",), at(0))], 0),
+    ],
+)
+def test_the_store_hands_out_no_row_that_the_filters_rule_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, filters: list[Filter], rows: int
+) -> None:
+    place, clock = f"sqlite:///{tmp_path}/shop.db?durability=fast", FakeClock(at(0))
+    with open_queues(place, clock=clock) as store:
+        worked(store, "mails", 5)
+        clock.advance("2h")
+        for outcome in ("dead",) * 4 + ("retry",) * 3:
+            put(store, "other", outcome)
+            end(store, take_one(store, "other"), outcome, delay_us=10**12, error="no")  # type: ignore[arg-type]
+        put(store, "other", "leased")
+        take_one(store, "other")
+    options = read_options({"url": place, "kind": kind})
+    reader = FilteringQueueReader(options, schema_of(options))
+    reader.pushFilters(filters)
+    ranges, driver, handed_out = reader.partitions(), queues_at(place).driver, []
+    read = driver.rows
+
+    def observed(part: Any, where: Find, *, until: int) -> list[Any]:
+        handed_out.extend(read(part, where, until=until))
+        return read(part, where, until=until)
+
+    monkeypatch.setattr(driver, "rows", observed)
+    batches = [batch for part in ranges for batch in reader.read(part)]
+    assert (sum(batch.num_rows for batch in batches), len(handed_out)) == (rows, rows)
 
 
 def test_a_filter_never_brings_rows_of_a_queue_that_was_not_asked_for(tmp_path: Path) -> None:

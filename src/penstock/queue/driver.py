@@ -430,13 +430,12 @@ class Driver(ABC):
     def export(self, part: Part, after: int = 0, limit: int = 500) -> list[TransferRow]:
         """Waiting entries, dead letters or rows of the history beyond a sequence number, in order."""
 
-    def rows(
-        self, part: Part, *, after: int, until: int, queue: str | None = None, limit: int = 10_000
-    ) -> list[tuple[Any, ...]]:
-        """Rows with ``after < seq <= until``, in order, as plain columns (:data:`penstock.queue.protocol.ROW`).
+    def rows(self, part: Part, where: Find, *, until: int) -> list[tuple[Any, ...]]:
+        """Rows with ``where.after < seq <= until``, in order, as plain columns (:data:`penstock.queue.protocol.ROW`).
 
-        Bulk readers split the work by ranges. Fewer rows than ``limit`` means that this is the end."""
-        return scans.rows_between(self, part, Find(queue=queue, after=after, limit=limit), until)
+        Bulk readers split the work by ranges; a queue, states and times narrow it. Fewer rows than ``where.limit``
+        means that this is the end."""
+        return scans.rows_between(self, part, where, until)
 
     def mark(self, part: Part, *, after: int = 0) -> int:
         """The highest sequence number below which nothing new can appear; 0 for nothing at all.

@@ -26,7 +26,7 @@ def rows_between(driver: Driver, part: Part, where: Find, until: int) -> list[tu
     rows: list[tuple[Any, ...]] = []
     after = where.after
     while len(rows) < where.limit:
-        page = _read(driver, part, Find(queue=where.queue, after=after, limit=min(PAGE, where.limit - len(rows))))
+        page = _read(driver, part, replace(where, after=after, limit=min(PAGE, where.limit - len(rows))))
         inside = [entry for entry in page if entry.seq <= until]
         rows += map(row_of, inside)
         if not page or len(inside) < len(page):

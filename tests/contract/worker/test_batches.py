@@ -557,7 +557,7 @@ class TestChains(Contract):
         entry = work.get(held)
         assert entry.due_us < HELD
         assert entry.due.year < 9000
-        [row] = [row for row in store.driver.rows("live", after=0, until=1 << 60) if row[1] == held]
+        [row] = [row for row in store.driver.rows("live", Find(), until=1 << 60) if row[1] == held]
         assert (row[3], row[8]) == ("held", entry.due_us)
 
 

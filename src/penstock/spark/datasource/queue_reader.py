@@ -8,11 +8,12 @@ a query can continue where it ended.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec.structs import replace
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Filter, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -26,8 +27,8 @@ from penstock.clock import to_micros
 from penstock.errors import BadInput, Conflict, Unsupported
 from penstock.ids import is_another
 from penstock.names import did_you_mean
-from penstock.queue.entry import REMOVED
-from penstock.queue.protocol import ROW
+from penstock.queue.entry import LIVE, REMOVED, AttemptState
+from penstock.queue.protocol import ROW, Find
 from penstock.spark.datasource.arrow_batches import arrow_fields, in_calendar
 from penstock.spark.datasource.options import Kind, Options, read_moment
 from penstock.spark.datasource.payloads import PAYLOAD_COLUMNS, Payloads
@@ -57,6 +58,10 @@ QUEUE_COLUMNS: dict[str, str] = {
 NO_PAYLOAD = "the payload was removed with its dead letter"
 PAGE = 10_000
 TASKS = 4
+FIRST, LAST = -(1 << 62), 1 << 62  # outside of all times and numbers
+STATES: dict[Kind, frozenset[str]] = {
+    "history": frozenset(get_args(AttemptState)), "live": frozenset(LIVE), "dead": frozenset({"dead"}),
+}  # fmt: skip
 _MAPS = pa.map_(pa.string(), pa.string())
 _TIMES = frozenset({"created", "due", "started", "ended"})
 
@@ -90,7 +95,7 @@ class _QueueRanges:
             return int(str(text)) - 1
         if text == "latest":
             return self.mark(0)
-        rows = queues_at(self.options.url).driver.rows(self.kind, after=0, until=1 << 62, limit=1)
+        rows = queues_at(self.options.url).driver.rows(self.kind, Find(limit=1), until=LAST)
         return rows[0][0] - 1 if rows else 0
 
     def mark(self, after: int) -> int:
@@ -108,30 +113,34 @@ class _QueueRanges:
         step = -(-span // max(1, min(pieces, span)))
         return [QueueRange(begin, min(until, begin + step)) for begin in range(after, until, step)]
 
-    def queue(self) -> str | None:
-        """The queue that is read, or None for all."""
-        return self.options.queue
+    def where(self) -> Find:
+        """What the store is asked for, whatever the range."""
+        where = Find(queue=self.options.queue, limit=PAGE)
+        if self.kind == "live":
+            return where  # its times are when entries are due
+        return replace(where, from_us=self.ended_from, before_us=self.ended_before)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """In a task: the rows of a range, page by page."""
         if not isinstance(partition, QueueRange):  # Spark makes one of its own for an empty batch
             return
-        store = queues_at(self.options.url)
+        driver, where = queues_at(self.options.url).driver, self.where()
         after = partition.after
         while after < partition.until:
-            rows = store.driver.rows(self.kind, after=after, until=partition.until, queue=self.queue(), limit=PAGE)
+            rows = driver.rows(self.kind, replace(where, after=after), until=partition.until)
             if rows:
-                batch = self._shaped(self._in_time(_table(rows)))
+                batch = self._shaped(self._chosen(_table(rows)))
                 if batch.num_rows:
                     yield batch
             if len(rows) < PAGE:
                 return
             after = rows[-1][0]
 
-    def _in_time(self, table: dict[str, pa.Array]) -> dict[str, pa.Array]:
-        if self.ended_from is None and self.ended_before is None:
+    def _chosen(self, table: dict[str, pa.Array]) -> dict[str, pa.Array]:
+        """Leave out what the store cannot: live entries are chosen by when they were created."""
+        if self.kind != "live" or (self.ended_from is None and self.ended_before is None):
             return table
-        times = table["ended" if self.kind != "live" else "created"].cast(pa.int64())
+        times = table["created"].cast(pa.int64())
         keep = pc.greater_equal(times, self.ended_from if self.ended_from is not None else -(1 << 62))
         if self.ended_before is not None:
             keep = pc.and_(keep, pc.less(times, self.ended_before))
@@ -162,8 +171,8 @@ class QueueReader(_QueueRanges, DataSourceReader):
 class FilteringQueueReader(QueueReader):
     """A queue reader that skips what the query's filters rule out.
 
-    ``queue`` and ``seq`` reach the store; rows of another ``state`` or ``ended`` are left out by the task that reads
-    them, before they are sent to Spark.
+    ``seq``, one ``queue``, ``state`` and ``ended`` reach the store; of several queues, the task that reads them leaves
+    out the others before it sends anything to Spark.
     """
 
     filters: tuple[Filter, ...] = ()
@@ -176,26 +185,41 @@ class FilteringQueueReader(QueueReader):
     def ranges(self, after: int, until: int) -> list[InputPartition]:
         """Tasks for the numbers that the filters leave."""
         low, high = span_of(self.filters, "seq").within(after + 1, until + 1)
-        return super().ranges(low - 1, high - 1)
+        return [] if self._leave_nothing() else super().ranges(low - 1, high - 1)
 
-    def queue(self) -> str | None:
-        """The queue that the options name, or the only one that the filters leave."""
+    def _leave_nothing(self) -> bool:
+        """Whether no row can match, whatever its number."""
+        queues, chosen = values_of(self.filters, "queue"), self.options.queue
+        if queues is not None and (not queues or (chosen is not None and chosen not in queues)):
+            return True
+        return self._states() == () or (self.kind == "live" and span_of(self.filters, "ended", micros_of).is_bounded)
+
+    def where(self) -> Find:
+        """What the options and the filters leave."""
+        where = replace(super().where(), states=self._states())
         queues = values_of(self.filters, "queue")
-        chosen = super().queue()
-        return next(iter(queues)) if chosen is None and queues is not None and len(queues) == 1 else chosen
+        if where.queue is None and queues is not None and len(queues) == 1:
+            where = replace(where, queue=next(iter(queues)))
+        if self.kind != "live":
+            ended = span_of(self.filters, "ended", micros_of)
+            since, before = ended.within(_or(where.from_us, FIRST), _or(where.before_us, LAST))
+            where = replace(
+                where, from_us=None if since == FIRST else since, before_us=None if before == LAST else before
+            )
+        return where
 
-    def _in_time(self, table: dict[str, pa.Array]) -> dict[str, pa.Array]:
-        table = super()._in_time(table)
-        for name in ("queue", "state"):
-            values = values_of(self.filters, name)
-            if values is not None:
-                table = _keep(table, pc.is_in(table[name], pa.array(list(values), pa.string())))
-        ended = span_of(self.filters, "ended", micros_of)
-        if ended.is_bounded:
-            since, until = ended.within(-(1 << 62), 1 << 62)
-            times = table["ended"].cast(pa.int64())
-            table = _keep(table, pc.and_(pc.greater_equal(times, since), pc.less(times, until)))
-        return table
+    def _states(self) -> tuple[str, ...] | None:
+        """The states that the filters leave, of those that there are."""
+        states = values_of(self.filters, "state")
+        return None if states is None else tuple(sorted(states & STATES[self.kind]))
+
+    def _chosen(self, table: dict[str, pa.Array]) -> dict[str, pa.Array]:
+        table, queues = super()._chosen(table), values_of(self.filters, "queue")
+        return table if queues is None else _keep(table, pc.is_in(table["queue"], pa.array(list(queues), pa.string())))
+
+
+def _or(value: int | None, otherwise: int) -> int:
+    return otherwise if value is None else value
 
 
 class QueueStreamReader(_QueueRanges, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -275,7 +299,7 @@ def _check_queue(options: Options, kind: Kind) -> None:
         return
     store = queues_at(options.url)
     names = [counts.queue for counts in store.counts()]
-    if options.queue not in names and not store.driver.rows(kind, after=0, until=1 << 62, queue=options.queue, limit=1):
+    if options.queue not in names and not store.driver.rows(kind, Find(queue=options.queue, limit=1), until=LAST):
         raise BadInput(
             f"there is no queue {options.queue!r} in {store.name}.",
             hint=f"{did_you_mean(options.queue, names)}`penstock queue list` shows them.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 from tests.contract.queue.shorthand import Contract, end, needs, put, take_one
@@ -15,7 +16,8 @@ EVER = 1 << 62
 
 def rows(store: QueueStore, part: Part, **options: Any) -> list[dict[str, Any]]:
     """Rows by column."""
-    found = store.driver.rows(part, **{"after": 0, "until": EVER, **options})
+    until = options.pop("until", EVER)
+    found = store.driver.rows(part, Find(**options), until=until)
     return [dict(zip(ROW, row, strict=True)) for row in found]
 
 
@@ -45,6 +47,46 @@ class TestRanges(Contract):
         assert whole[2]["labels"] is None
         assert third["created"] <= third["started"] <= third["ended"] == third["created"] + 1_000_000
         assert (third["codec"], third["owner"], third["error"]) == ("json", "worker-a", None)
+
+    def test_a_range_narrowed_by_queue_states_and_times(self, store: QueueStore, clock: FakeClock) -> None:
+        needs(store, "full_history")
+        for number in range(12):
+            put(store, f"q{number % 2}", number)
+            clock.advance("1s")
+            outcome: Any = ("done", "retry", "dead")[number % 3]
+            end(store, take_one(store, f"q{number % 2}"), outcome, error=None if outcome == "done" else "no")
+        whole = rows(store, "history")
+        first, last, times = whole[3]["seq"], whole[10]["seq"], [row["ended"] for row in whole]
+        for queue, states, since, before, after in product(
+            (None, "q0"), (None, ("done",), ("dead", "retried")), (None, times[2]), (None, times[9]), (0, first)
+        ):
+            wanted = [
+                row for row in whole
+                if (queue is None or row["queue"] == queue) and (states is None or row["state"] in states)
+                and (since is None or row["ended"] >= since) and (before is None or row["ended"] < before)
+                and after < row["seq"] <= last
+            ]  # fmt: skip
+            where = {"queue": queue, "states": states, "from_us": since, "before_us": before, "after": after}
+            assert rows(store, "history", **where, until=last) == wanted
+            assert rows(store, "history", **where, until=last, limit=2) == wanted[:2]
+
+    def test_dead_letters_and_live_entries_narrowed(self, store: QueueStore, clock: FakeClock) -> None:
+        for number in range(6):
+            put(store, f"q{number % 2}", number)
+            clock.advance("1s")
+            end(store, take_one(store, f"q{number % 2}"), "dead", error="no")
+        dead = rows(store, "dead")
+        assert [row["payload"] for row in dead] == [b"%d" % number for number in range(6)]
+        assert rows(store, "dead", queue="q0", from_us=dead[1]["ended"], before_us=dead[4]["ended"]) == [dead[2]]
+        assert rows(store, "dead", states=("done",)) == []
+        for queue in ("q0", "q1"):
+            put(store, queue, "held")
+            take_one(store, queue)
+            put(store, queue, "waits")
+        [held] = rows(store, "live", queue="q1", states=("leased",))
+        [waits] = rows(store, "live", queue="q0", states=("waiting",))
+        assert (held["payload"], held["queue"], waits["payload"], waits["queue"]) == (b'"held"', "q1", b'"waits"', "q0")
+        assert len(rows(store, "live", states=("waiting", "leased"), after=held["seq"] - 1)) == 2
 
     def test_live_and_dead(self, store: QueueStore) -> None:
         assert (store.driver.mark("live"), store.driver.mark("dead"), rows(store, "live")) == (0, 0, [])

@@ -308,13 +308,9 @@ class SqlDriver(Driver):
         """Ended attempts since a time, by queue and outcome."""
         return self._read(lambda session: read.count_ended(session, since_us))
 
-    def rows(
-        self, part: Part, *, after: int, until: int, queue: str | None = None, limit: int = 10_000
-    ) -> list[tuple[Any, ...]]:
+    def rows(self, part: Part, where: Find, *, until: int) -> list[tuple[Any, ...]]:
         """A range as plain columns."""
-        return self._read(
-            lambda session: read.read_rows(session, part, after=after, until=until, queue=queue, limit=limit)
-        )
+        return self._read(lambda session: read.read_rows(session, part, where, until))
 
     def mark(self, part: Part, *, after: int = 0) -> int:
         """The last number below which nothing new can appear."""

@@ -53,14 +53,7 @@ def live_entry(session: Session, id_: str, *, lock: bool = False, scope: Scope |
 
 def find_live(session: Session, where: Find) -> list[Live]:
     """Live entries by sequence."""
-    conditions, values = _conditions(session.dialect, where, "e", queue="e.queue", time="e.due", labels="e.labels")
-    if where.states is not None:
-        unknown = set(where.states) - _LIVE_STATES.keys()
-        if unknown:
-            raise BadInput(
-                f"a live entry is never {unknown.pop()!r}.", hint="Use 'waiting', 'held' or 'leased'; see history()."
-            )
-        conditions.append(f"({' OR '.join(_LIVE_STATES[state] for state in where.states) or 'false'})")
+    conditions, values = _live_conditions(session.dialect, where)
     if where.ids is not None:
         # One index probe each, also among many claims.
         return _find_by_ids(session, where, conditions, values)
@@ -80,14 +73,7 @@ def _find_by_ids(session: Session, where: Find, conditions: list[str], values: d
 
 def find_ended(session: Session, part: Part, where: Find) -> list[Ended]:
     """Rows of the history or the dead letters by sequence."""
-    conditions, values = _conditions(session.dialect, where, "h", queue="q.queue", time="h.ended", labels="b.labels")
-    if where.ids is not None:
-        conditions.append(session.dialect.among("b.id", "ids"))
-    if where.labels:
-        conditions += session.dialect.candidates("b.id", len(where.labels))
-    if where.states is not None:
-        conditions.append(session.dialect.among("h.state" if part == "history" else "'dead'", "states"))
-        values["states"] = list(where.states)
+    conditions, values = _ended_conditions(session.dialect, part, where)
     return [Ended(*row) for row in session.search(_FIND[part], _tail("h", conditions, where), values)]
 
 
@@ -98,6 +84,30 @@ def ids_like(session: Session, part: str, at_end: bool, limit: int) -> list[str]
     else:
         rows = session.rows("ids_beginning", first=part, last=part + BEHIND_IDS, limit=limit)
     return [id_ for (id_,) in rows]
+
+
+def _live_conditions(dialect: Dialect, where: Find) -> tuple[list[str], dict[str, Any]]:
+    conditions, values = _conditions(dialect, where, "e", queue="e.queue", time="e.due", labels="e.labels")
+    if where.states is not None:
+        unknown = set(where.states) - _LIVE_STATES.keys()
+        if unknown:
+            raise BadInput(
+                f"a live entry is never {unknown.pop()!r}.", hint="Use 'waiting', 'held' or 'leased'; see history()."
+            )
+        conditions.append(f"({' OR '.join(_LIVE_STATES[state] for state in where.states) or 'false'})")
+    return conditions, values
+
+
+def _ended_conditions(dialect: Dialect, part: Part, where: Find) -> tuple[list[str], dict[str, Any]]:
+    conditions, values = _conditions(dialect, where, "h", queue="q.queue", time="h.ended", labels="b.labels")
+    if where.ids is not None:
+        conditions.append(dialect.among("b.id", "ids"))
+    if where.labels:
+        conditions += dialect.candidates("b.id", len(where.labels))
+    if where.states is not None:
+        conditions.append(dialect.among("h.state" if part == "history" else "'dead'", "states"))
+        values["states"] = list(where.states)
+    return conditions, values
 
 
 def _conditions(
@@ -161,21 +171,19 @@ def count_ended(session: Session, since_us: Micros) -> list[EndedCount] | None:
 # --- ranges --------------------------------------------------------------------------------------------------------
 
 
-def read_rows(
-    session: Session, part: Part, *, after: int, until: int, queue: str | None, limit: int
-) -> list[tuple[Any, ...]]:
+def read_rows(session: Session, part: Part, where: Find, until: int) -> list[tuple[Any, ...]]:
     """Rows of a range as plain columns, in order."""
-    row, name = ("e", "e.queue") if part == "live" else ("h", "q.queue")
-    conditions = [f"{row}.seq > %(after)s AND {row}.seq <= %(until)s"]
     if part == "live":
-        conditions.append("e.high > %(after)s AND e.low <= %(until)s")
-    if queue is not None:
-        conditions.append(f"{name} = %(queue)s")
-    tail = f"WHERE {' AND '.join(conditions)} ORDER BY {row}.seq LIMIT %(limit)s"
-    values = {"after": after, "until": until, "queue": queue, "limit": limit}
-    if part == "live":
-        return [_plain_live(Live(*columns)) for columns in session.search("find_live", tail, values)]
-    return [_plain_ended(part, Ended(*columns)) for columns in session.search(_FIND[part], tail, values)]
+        conditions, values = _live_conditions(session.dialect, where)
+        conditions += ["e.seq <= %(until)s", "e.high > %(from_seq)s AND e.low <= %(until)s"]
+        values |= {"until": until, "from_seq": where.after}
+        return [_plain_live(Live(*row)) for row in session.search("find_live", _tail("e", conditions, where), values)]
+    conditions, values = _ended_conditions(session.dialect, part, where)
+    conditions.append("h.seq <= %(until)s")
+    values["until"] = until
+    return [
+        _plain_ended(part, Ended(*row)) for row in session.search(_FIND[part], _tail("h", conditions, where), values)
+    ]
 
 
 def _plain_live(live: Live) -> tuple[Any, ...]:
