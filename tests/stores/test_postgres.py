@@ -288,8 +288,8 @@ def test_no_round_trip_reads_all_that_wait(store: Any, admin: Any, analysed: str
         admin.execute("VACUUM ANALYZE")
     with store.driver.server.transactions.reading() as session:
         given = {
-            "now": None, "claims": [], "claim_of": [], "seqs": [], "started": [], "queue": "q", "node": "one",
-            "limit": 10,
+            "now": None, "claims": [], "firsts": [], "lasts": [], "seqs": [], "started": [], "queue": "q",
+            "node": "one", "limit": 10,
             "attempts": MOST_ATTEMPTS, "max_attempts": None, "claim": "id", "owner": "owner", "lease": 60_000_000,
             "above": -(2**31), "from_due": None, "from_seq": None,
             "generations": [], "codecs": [], "result_bodies": [], "result_places": [], "lasting": [], "values": [],
@@ -308,7 +308,7 @@ def test_a_round_trip_takes_a_claim_apart_once(store: Any, admin: Any) -> None:
     store.queue("q", int).put_many(range(200))
     refs = [entry.lease.ref for entry in claim(store, "q", limit=100).entries]
     given = {
-        "now": None, "claims": [refs[0].claim], "claim_of": numbers([1] * 100),
+        "now": None, "claims": [refs[0].claim], "firsts": [1], "lasts": [100],
         "seqs": numbers(ref.seq for ref in refs), "started": numbers([None] * 100),
         "queue": "q", "node": "one", "limit": 100, "attempts": MOST_ATTEMPTS, "max_attempts": None, "claim": "id",
         "owner": "owner", "lease": 60_000_000, "above": -(2**31), "from_due": None, "from_seq": None,
@@ -338,7 +338,7 @@ def test_results_and_links_of_a_round_trip_are_not_compared_with_each_other(
     refs = [entry.lease.ref for entry in entries]
     bodies = numbers(ref.body for ref in refs)
     given = {
-        "now": None, "claims": [refs[0].claim], "claim_of": numbers([1] * 100),
+        "now": None, "claims": [refs[0].claim], "firsts": [1], "lasts": [100],
         "seqs": numbers(ref.seq for ref in refs), "started": numbers([None] * 100),
         "queue": "q", "node": "one", "limit": 100, "attempts": MOST_ATTEMPTS, "max_attempts": None, "claim": "id",
         "owner": "owner", "lease": 60_000_000, "above": -(2**31), "from_due": None, "from_seq": None,

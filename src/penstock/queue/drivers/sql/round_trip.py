@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import msgspec
@@ -101,9 +103,10 @@ def round_trip(
     """End plain successes and claim from one queue. ``hints`` are kept between claims, ``rings`` are the bell's."""
     [source] = claim.sources
     limit = min(claim.limit, source.limit)
-    endings = [step.endings[0] for step in steps]
+    endings = sorted((step.endings[0] for step in steps), key=_claim_of)  # as they were within a claim
     refs: list[Ref] = [ending.lease.ref for ending in endings]
-    claims = list(dict.fromkeys(ref.claim for ref in refs))
+    sizes = Counter(ref.claim for ref in refs)
+    lasts = list(accumulate(sizes.values()))
     begun, last_hint = time.monotonic(), hints.pop(source.name, None)
     hint = last_hint if last_hint is not None and last_hint.holds(rings) else None
     if last_hint is not None:
@@ -112,8 +115,9 @@ def round_trip(
     linked = [(ending.lease.ref.body, ending.lease.entry) for ending in endings if ending.lease.ref.linked]
     results = _results(endings)
     rows = session.rows(
-        _name(bool(results), bool(linked)), now=session.fixed_now, claims=claims,
-        claim_of=numbers(claims.index(ref.claim) + 1 for ref in refs), seqs=numbers(ref.seq for ref in refs),
+        _name(bool(results), bool(linked)), now=session.fixed_now, claims=list(sizes),
+        firsts=[last - size + 1 for last, size in zip(lasts, sizes.values(), strict=True)], lasts=lasts,
+        seqs=numbers(ref.seq for ref in refs),
         started=numbers(ending.started_us for ending in endings),
         queue=source.name, node=claim.node, limit=limit, max_attempts=source.attempts,
         attempts=MOST_ATTEMPTS if source.attempts is None else source.attempts,
@@ -137,6 +141,11 @@ def round_trip(
     # With a hint a part was not looked at: it is looked at next.
     soon = len(entries) == limit or hint is not None
     return Trip(settled, Claimed(entries, now if soon else next_due), now, released)
+
+
+def _claim_of(ending: Ending) -> str:
+    claim: str = ending.lease.ref.claim
+    return claim
 
 
 def _results(endings: Sequence[Ending]) -> dict[str, Any]:

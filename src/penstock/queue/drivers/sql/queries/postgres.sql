@@ -193,8 +193,9 @@ WHERE queue >= %(first)s AND queue < %(last)s ORDER BY queue, holder
 -- name: round_trip
 -- Ends successes and claims the next entries of one plain queue, all in one statement.
 --
--- 1. ended, part: the claim records that hold what is settled; a record that holds nothing else goes, another one keeps
---    the rest. Each entry is looked for under the claim it was settled with: a token that is over ends nothing. What
+-- 1. given: what is settled, claim by claim: seqs and started hold one claim after the other. ended, part: the claim
+--    records that hold it; a record that holds nothing else goes, another one keeps the rest. Mostly all of a claim ends
+--    in its order, and comparing two arrays is quicker than looking for each member of one in the other. Each entry is looked for under the claim it was settled with: a token that is over ends nothing. What
 --    neither finds is missing from settled; it takes the longer way.
 -- 2. line: the queue's row, shared with other claims; somebody who locks the queue has been seen or waits for us. No
 --    row comes back unless the queue is plain: neither FIFO nor limited, nothing suspect due, nothing sticky here.
@@ -205,18 +206,19 @@ WHERE queue >= %(first)s AND queue < %(last)s ORDER BY queue, holder
 --    (above, from_due, from_seq) says where the last claim ended: what lies before it in its priority is not looked at.
 -- 6. lease: one record for all of them.
 WITH RECURSIVE
+given AS MATERIALIZED (
+    SELECT g.claim, g.first, g.last, (%(seqs)s::bigint[])[g.first:g.last] AS seqs
+    FROM unnest(%(claims)s::text[], %(firsts)s::int[], %(lasts)s::int[]) g (claim, first, last)),
 ended AS (
     DELETE FROM {space}_claims c WHERE c.claim = ANY(%(claims)s::text[]) AND NOT c.linked
-    AND c.seqs <@ ARRAY(SELECT g.seq FROM unnest(%(seqs)s::bigint[], %(claim_of)s::int[]) g (seq, claim)
-                        WHERE (%(claims)s::text[])[g.claim] = c.claim)
+    AND (c.seqs = (SELECT g.seqs FROM given g WHERE g.claim = c.claim)
+         OR c.seqs <@ (SELECT g.seqs FROM given g WHERE g.claim = c.claim))
     RETURNING c.*),
 part AS MATERIALIZED (
-    SELECT c.* FROM {space}_claims c
-    WHERE c.claim = ANY(%(claims)s::text[]) AND NOT c.linked
-    AND c.seqs && ARRAY(SELECT g.seq FROM unnest(%(seqs)s::bigint[], %(claim_of)s::int[]) g (seq, claim)
-                        WHERE (%(claims)s::text[])[g.claim] = c.claim)
-    AND NOT c.seqs <@ ARRAY(SELECT g.seq FROM unnest(%(seqs)s::bigint[], %(claim_of)s::int[]) g (seq, claim)
-                            WHERE (%(claims)s::text[])[g.claim] = c.claim)
+    SELECT c.* FROM {space}_claims c WHERE c.claim = ANY(%(claims)s::text[]) AND NOT c.linked
+    AND c.seqs <> (SELECT g.seqs FROM given g WHERE g.claim = c.claim)
+    AND c.seqs && (SELECT g.seqs FROM given g WHERE g.claim = c.claim)
+    AND NOT c.seqs <@ (SELECT g.seqs FROM given g WHERE g.claim = c.claim)
     FOR UPDATE),
 rest AS (
     UPDATE {space}_claims c
@@ -226,8 +228,7 @@ rest AS (
                CASE WHEN p.limit_values IS NOT NULL THEN array_agg(u.limit_value) END
         FROM unnest(p.seqs, p.bodies, p.dues, p.generations, p.attempts, p.fences, p.suspects, p.errors, p.limit_values)
              u (seq, body, due, generation, attempt, fence, suspect, error, limit_value)
-        WHERE NOT u.seq = ANY(ARRAY(SELECT g.seq FROM unnest(%(seqs)s::bigint[], %(claim_of)s::int[]) g (seq, claim)
-                                    WHERE (%(claims)s::text[])[g.claim] = p.claim)))
+        WHERE u.seq <> ALL ((SELECT g.seqs FROM given g WHERE g.claim = p.claim)::bigint[]))
     FROM part p WHERE c.claim = p.claim AND c.record = p.record),
 line AS MATERIALIZED (
     SELECT q.number FROM {space}_queues q
@@ -248,12 +249,13 @@ past AS (
     SELECT h.body, h.number, h.generation, h.attempt, 'done', h.due, coalesce(g.started, h.claimed), moment.now, h.fence,
            h.claim, h.owner
     FROM moment, (
-        SELECT c.number, c.claim, c.owner, c.claimed, u.* FROM (SELECT * FROM ended UNION ALL SELECT * FROM part) c
+        SELECT c.number, c.claim, c.owner, c.claimed, g.first, g.last, u.*
+        FROM (SELECT * FROM ended UNION ALL SELECT * FROM part) c JOIN given g ON g.claim = c.claim
         CROSS JOIN LATERAL unnest(c.seqs, c.bodies, c.dues, c.generations, c.attempts, c.fences)
             u (seq, body, due, generation, attempt, fence)
         OFFSET 0) h  -- each record is taken apart once, and not again for each entry that it holds
-    JOIN unnest(%(seqs)s::bigint[], %(started)s::bigint[], %(claim_of)s::int[]) g (seq, started, claim)
-        ON g.seq = h.seq AND (%(claims)s::text[])[g.claim] = h.claim
+    JOIN unnest(%(seqs)s::bigint[], %(started)s::bigint[]) WITH ORDINALITY g (seq, started, place)
+        ON g.seq = h.seq AND g.place BETWEEN h.first AND h.last
     RETURNING body),
 {results}
 {links}
