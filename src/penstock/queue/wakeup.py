@@ -20,7 +20,8 @@ class Bell:
         """Wake everybody who waits."""
         with self._changed:
             self.rings += 1
-            self._changed.notify_all()
+            if self.waiting:
+                self._changed.notify_all()
 
     def wait(self, seen: int, seconds: float) -> bool:
         """Sleep until it has rung since ``seen``, or the time is over. Returns whether it rang."""
@@ -53,5 +54,7 @@ class Bell:
 
     def close(self) -> None:
         """Let everybody go, now and from now on."""
-        self._closed = True
-        self.ring()
+        with self._changed:
+            self._closed = True
+            self.rings += 1
+            self._changed.notify_all()

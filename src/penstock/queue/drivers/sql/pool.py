@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections.abc import Callable
+from queue import Empty, SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar
 
 from penstock.errors import StoreUnavailable
@@ -40,7 +40,10 @@ class Pool(Generic[C]):
     def begin_anew(self) -> None:
         """In a forked child: the connections are the parent's, and are neither used nor closed here."""
         self._left_behind.append(getattr(self, "_idle", None))
-        self._free = threading.Semaphore(self._size)
+        # A token for each connection that may be taken: cheaper than a semaphore, which is written in Python.
+        self._free: SimpleQueue[None] = SimpleQueue()
+        for _ in range(self._size):
+            self._free.put(None)
         self._idle: list[tuple[C, float]] = []
         self._lost_at = 0.0
 
@@ -50,11 +53,13 @@ class Pool(Generic[C]):
         ``look=False``: whoever takes it can bear a connection that is gone. The look is a system call, at which a busy
         program's other threads may take over and keep the request from being sent.
         """
-        if not self._free.acquire(timeout=self._timeout):
+        try:
+            self._free.get(timeout=self._timeout)
+        except Empty:
             raise StoreUnavailable(
                 f"all connections to {self._name} were in use for {self._timeout:g} s.",
                 hint="Raise ?pool_size=, or look for calls that hold their connection.",
-            )
+            ) from None
         try:
             while True:
                 try:
@@ -67,13 +72,13 @@ class Pool(Generic[C]):
                     return connection
                 _close(connection)
         except BaseException:
-            self._free.release()
+            self._free.put(None)
             raise
 
     def give(self, connection: C) -> None:
         """Take a connection back that can be used again."""
         self._idle.append((connection, time.monotonic()))
-        self._free.release()
+        self._free.put(None)
         if self._closed:
             self.close()
 
@@ -82,7 +87,7 @@ class Pool(Generic[C]):
         if lost:
             self._lost_at = time.monotonic()
         _close(connection)
-        self._free.release()
+        self._free.put(None)
 
     def close(self) -> None:
         """Close what is idle, and what is given back from now on."""
