@@ -18,6 +18,7 @@ BRIEF = 0.001  # seconds; a handler that takes less is done with what is prepare
 # Seconds after which a slot counts as held up although its handler is brief by experience. Less would take a thread
 # that waits for a core, or for the reply to its round trip, for one whose handler hangs.
 PATIENCE = 0.01
+FETCH_STEP = 10  # after every so many entries of a brief handler a slot asks whether to fetch ahead
 
 
 class ThreadPool(HandlerPool):
@@ -126,7 +127,7 @@ class ThreadPool(HandlerPool):
             if not prepared:
                 self._begun[this] = time.perf_counter()
                 self._reports.slot_runs_low(self)
-            elif self._may_fetch_ahead and prepared <= self.prefetch() // 2:
+            elif not prepared % FETCH_STEP and self._may_fetch_ahead and prepared <= self.prefetch() // 2:
                 self._reports.half_is_done()
             return
         if self._idle and prepared:
