@@ -25,6 +25,7 @@ PROGRESS = "penstock.progress."
 FIRST_PAUSE, LONGEST_PAUSE = 0.01, 0.25  # seconds between two looks
 PAGE = 1000
 CODEC = "json"
+_encode = msgspec.json.Encoder().encode
 RETURN_JSON = "Return numbers, text, lists, dicts with keys of text, or objects with such fields."
 
 
@@ -62,7 +63,7 @@ def new_result(value: Any, kept_us: Micros, entry: Entry[Any]) -> NewResult:
     if (change := changed_by_json(value)) is not None:
         raise Undecodable(f"a result cannot be kept: {change}.", hint=RETURN_JSON)
     try:
-        payload = msgspec.json.encode(value)
+        payload = _encode(value)
     except (TypeError, ValueError) as error:
         raise Undecodable(
             f"a result of type {type(value).__name__} cannot be kept: {error}.", hint=RETURN_JSON

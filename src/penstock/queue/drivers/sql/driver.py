@@ -124,24 +124,30 @@ class SqlDriver(Driver):
         self, steps: Sequence[Step], claim: ClaimRequest | None, connection: Any, writes: Sequence[DocumentWrite] = ()
     ) -> Settled:
         self._check_not_closed()
-        if connection is None and not writes and self.server.works_alone:
-            try:
-                quick = self._in_one_statement(steps, claim)
-            except OutcomeUnknown:
-                # It is sent again as a repeat of itself, which finds out whether it happened.
-                return self._write(lambda session: self._exchange(session, steps, claim, writes), repeat=True)
-            if quick is not None:
-                return quick
-            if steps and self.server.joins_trips and self._is_followed_trip(steps, claim):
-                return self._write(lambda session: self._trip_and_follow(session, steps, claim))
         if connection is not None:
             return self._settle_in_callers(steps, claim, connection)
+        if not writes and self.server.works_alone and self._has_short_way(steps, claim):
+            successes = settle.successes(steps)
+            if successes is not None:
+                return self._go_short_way(steps, claim, successes)
         return self._write(lambda session: self._exchange(session, steps, claim, writes))
 
-    def _is_followed_trip(self, steps: Sequence[Step], claim: ClaimRequest | None) -> bool:
-        """Whether it is successes and a claim, of which others or results ask more than one statement can do."""
-        shortest = isinstance(self.server, PlainEnding) if claim is None else is_plain(claim)
-        return shortest and all(map(settle.is_success, steps)) and settle.are_distinct(steps)
+    def _has_short_way(self, steps: Sequence[Step], claim: ClaimRequest | None) -> bool:
+        """Whether there is one for successes with such a claim, or without one."""
+        return bool(steps) and isinstance(self.server, PlainEnding) if claim is None else is_plain(claim)
+
+    def _go_short_way(self, steps: Sequence[Step], claim: ClaimRequest | None, successes: settle.Successes) -> Settled:
+        """Successes and a claim in one statement, or with what follows from the successes in one transaction."""
+        server = self.server
+        keeps = server.trips_keep_results or not successes.results
+        consumes = server.trips_consume_links or not successes.links
+        if not (keeps and consumes):
+            return self._write(lambda session: self._trip_and_follow(session, steps, claim))
+        try:
+            return self._in_one_statement(steps, claim)
+        except OutcomeUnknown:
+            # It is sent again as a repeat of itself, which finds out whether it happened.
+            return self._write(lambda session: self._exchange(session, steps, claim, ()), repeat=True)
 
     def _trip_and_follow(self, session: Session, steps: Sequence[Step], claim: ClaimRequest | None) -> Settled:
         """Settle and claim the shortest way, then do what follows from the successes, in one transaction."""
@@ -153,28 +159,29 @@ class SqlDriver(Driver):
         else:
             assert isinstance(server, PlainEnding)  # noqa: S101 - looked at above
             trip = Trip(server.end_plain(session, steps), Claimed(), session.now)
-        done = trip.settled
-        is_open = [done is not None and step.endings[0].lease.ref.body not in done for step in steps]
-        settle.follow_successes(session, [step for step, left in zip(steps, is_open, strict=True) if not left])
-        rest = iter(settle.settle(session, [step for step, left in zip(steps, is_open, strict=True) if left]))
-        results = [next(rest) if left else StepDone() for left in is_open]
+        results = self._follow(session, steps, trip.settled)
         claimed = trip.claimed or Claimed()
         # What these successes have released may be for this very claim.
         if claim is not None and (trip.claimed is None or (session.rings and not claimed.entries)):
             claimed = self._claim(session, claim, plain=trip.claimed is not None)
         return Settled(results, claimed, session.now)
 
-    def _in_one_statement(self, steps: Sequence[Step], claim: ClaimRequest | None) -> Settled | None:
-        """What one statement can do needs no transaction around it, or None for all else."""
-        if claim is None:
-            if isinstance(self.server, PlainEnding) and steps and settle.are_plain(steps):
-                return self._end_plain(self.server, steps)
-            return None
+    def _follow(self, session: Session, steps: Sequence[Step], done: set[int] | None) -> list[StepDone | PenstockError]:
+        """What follows from those that are done, or from all; the others are settled one by one."""
+        if done is None:
+            settle.follow_successes(session, steps)
+            return [StepDone()] * len(steps)
+        is_open = [step.endings[0].lease.ref.body not in done for step in steps]
+        settle.follow_successes(session, [step for step, left in zip(steps, is_open, strict=True) if not left])
+        rest = iter(settle.settle(session, [step for step, left in zip(steps, is_open, strict=True) if left]))
+        return [next(rest) if left else StepDone() for left in is_open]
+
+    def _in_one_statement(self, steps: Sequence[Step], claim: ClaimRequest | None) -> Settled:
+        """What one statement can do needs no transaction around it."""
         server = self.server
-        if not is_plain(claim) or not settle.are_plain(
-            steps, keeps_results=server.trips_keep_results, consumes_links=server.trips_consume_links
-        ):
-            return None
+        if claim is None:
+            assert isinstance(server, PlainEnding)  # noqa: S101 - looked at above
+            return self._end_plain(server, steps)
         trip = self._transactions.alone(
             lambda session: server.round_trip(session, steps, claim, self._rotation.hints, self._bell.rings),
             look=not steps,  # a worker that settles has just used its connection, and finds out by repeating

@@ -230,9 +230,12 @@ def keep_results(session: Session, results: Sequence[tuple[str, NewResult]]) -> 
 def _keep_alike(session: Session, results: Sequence[tuple[str, NewResult]]) -> None:
     """The same, those together that differ in nothing but their values, which are JSON."""
     alike: dict[tuple[Any, ...], dict[str, str]] = {}
+    last, values = None, {}
     for id_, result in results:
         place = (result.generation, result.codec, result.kept_us, result.queue, result.batch)
-        alike.setdefault(place, {})[id_] = result.value.decode()
+        if place != last:
+            last, values = place, alike.setdefault(place, {})
+        values[id_] = result.value.decode()
     for (generation, codec, kept_us, queue, batch), values in alike.items():
         session.change(
             "keep_results_alike", generation=generation, codec=codec, until=session.now + kept_us, queue=queue,

@@ -90,7 +90,6 @@ class MysqlServer:
     """The server behind one store handle."""
 
     overlaps_round_trips = False  # the second would wait for the locks of the first
-    joins_trips = False  # its messages end the transaction they are in
     trips_keep_results = True
     trips_consume_links = True
 

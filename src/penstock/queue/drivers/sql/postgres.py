@@ -113,7 +113,6 @@ class PostgresServer:
     """The server behind one store handle."""
 
     overlaps_round_trips = True  # one computes while the other waits for the disk
-    joins_trips = False  # nothing is left to follow a round trip
     trips_keep_results = True
     trips_consume_links = True
 

@@ -18,9 +18,8 @@ class Server(Protocol):
 
     payload_limit: int
     overlaps_round_trips: bool
-    joins_trips: bool  # whether a transaction of ours does more after a round trip
-    trips_keep_results: bool  # whether a round trip also keeps what handlers returned
-    trips_consume_links: bool  # whether a round trip also releases what waits for successes
+    trips_keep_results: bool  # whether a round trip also keeps what handlers returned; or that follows in a transaction
+    trips_consume_links: bool  # whether it also releases what waits for successes; or that follows in a transaction
 
     @property
     def transactions(self) -> Runner:

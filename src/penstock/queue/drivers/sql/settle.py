@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock import failpoints
 from penstock.clock import Micros
@@ -39,22 +39,29 @@ def is_success(step: Step) -> bool:
     )
 
 
-def is_plain(step: Step, *, keeps_results: bool, consumes_links: bool) -> bool:
-    """Whether the fast path can settle this success."""
-    if not is_success(step) or (step.endings[0].lease.ref.linked and not consumes_links):
-        return False
-    return keeps_results or step.endings[0].result is None
+class Successes(NamedTuple):
+    """What plain successes ask for beside their ends."""
+
+    results: bool  # to keep what a handler returned
+    links: bool  # to release what waits for one of them
 
 
-def are_plain(steps: Sequence[Step], *, keeps_results: bool = False, consumes_links: bool = False) -> bool:
-    """Whether all are plain, each of another entry: of two endings of one entry only the first may happen."""
-    plain = (is_plain(step, keeps_results=keeps_results, consumes_links=consumes_links) for step in steps)
-    return all(plain) and are_distinct(steps)
+def successes(steps: Sequence[Step]) -> Successes | None:
+    """What these steps ask for beside their ends, or None if one of them is anything but a success.
 
-
-def are_distinct(steps: Sequence[Step]) -> bool:
-    """Whether steps of one ending are each of another entry."""
-    return len({step.endings[0].lease.entry for step in steps}) == len(steps)
+    Each is of another entry: of two endings of one entry only the first may happen.
+    """
+    entries: set[str] = set()
+    results = links = False
+    for step in steps:
+        if not is_success(step):
+            return None
+        ending = step.endings[0]
+        lease = ending.lease
+        entries.add(lease.entry)
+        results = results or ending.result is not None
+        links = links or lease.ref.linked
+    return Successes(results, links) if len(entries) == len(steps) else None
 
 
 def follow_successes(session: Session, steps: Sequence[Step]) -> None:

@@ -120,7 +120,6 @@ class SqliteServer:
     """The file behind one store handle."""
 
     overlaps_round_trips = False  # a file has one writer
-    joins_trips = True
     trips_keep_results = False
     trips_consume_links = False
 
