@@ -106,7 +106,8 @@ class JsonCodec(Generic[T]):
         """Encode many, which is faster than one after the other."""
         kinds = set(map(type, values))
         try:
-            if kinds == {self._exact} or (self._type is Any and all(map(_is_plain_struct, values))):
+            is_same = self._type is Any and (kinds <= _NUMBERS or all(map(_is_plain_struct, values)))
+            if is_same or kinds == {self._exact}:
                 return list(map(self._encoder.encode, values))
             if self._class is None or kinds == {self._class}:
                 payloads = list(map(self._encoder.encode, values))
@@ -238,7 +239,8 @@ def _has_no_json_form(type_: type) -> bool:
     return isinstance(msgspec.inspect.type_info(type_), msgspec.inspect.CustomType)
 
 
-_SAME_IN_JSON = frozenset({str, int, bool, type(None)})  # most values are: they are passed over at once
+_NUMBERS = frozenset({int, bool, type(None)})  # without a type these come back as they were
+_SAME_IN_JSON = _NUMBERS | {str}  # most values are: they are passed over at once
 
 
 def _is_plain_struct(value: Any) -> bool:

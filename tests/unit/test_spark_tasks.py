@@ -52,7 +52,7 @@ from penstock.stream import (
     windowed_min,
     windowed_sum,
 )
-from penstock.stream.engine import changelog, window_cell
+from penstock.stream.engine import blocks, changelog
 from penstock.stream.engine.changelog import state_log
 from penstock.stream.internal_logs import last_change, state_payloads
 from penstock.stream.validate import ResolvedTopology
@@ -422,7 +422,7 @@ class TestState:
     ) -> None:
         """As above, with the state log rewritten all the time."""
         monkeypatch.setattr(changelog, "SMALL", 10)
-        monkeypatch.setattr(window_cell, "KEYS", 20)
+        monkeypatch.setattr(blocks, "KEYS", 20)
         keys, count, size = 200, 4000, 200
         results = []
         for workers in (1, 3):

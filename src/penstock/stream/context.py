@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Generic, cast, overload
 
 from penstock.clock import Duration, Micros, duration_micros, from_micros
@@ -14,8 +15,9 @@ from penstock.log.limits import check_headers
 from penstock.log.record import Headers, Moment, NewRecords, Partition, Record, key_bytes, micros
 from penstock.names import did_you_mean
 from penstock.scalars import Scalar, canonical_text, scalar_of
-from penstock.stream.engine.cells import ListCell, MapCell, ValueCell
+from penstock.stream.engine.cells import ListCell, MapCell
 from penstock.stream.engine.state_store import Cell, Scope, TaskScope, check_texts
+from penstock.stream.engine.value_cell import ValueCell
 from penstock.stream.engine.watermark import END, LOWEST
 from penstock.stream.engine.window_cell import WindowCell
 from penstock.stream.timers import Kind, Timers
@@ -70,6 +72,18 @@ class Output:
         key_bytes(key)
         partition = self.known[key] = self._partitioner(key, self.partitions) if self.partitions > 1 else 0
         return partition
+
+    def add(self, keys: list[str | None], rows: Iterable[Row]) -> None:
+        """Add records of these keys."""
+        known = list(map(self.known.get, keys))
+        partitions = [
+            self.partition_of(key) if index is None else index for key, index in zip(keys, known, strict=True)
+        ]
+        if len(set(partitions)) == 1:
+            self.rows[partitions[0]] += rows
+            return
+        for partition, row in zip(partitions, rows, strict=True):
+            self.rows[partition].append(row)
 
     def take(self) -> list[tuple[Partition, NewRecords]]:
         """Take what was produced, ready to be appended. It is committed, or everything is rolled back."""
@@ -217,21 +231,18 @@ class Context(Scope, Generic[In, Out]):
         if self.size > MOST:
             self.full = True
 
-    def produce_many(self, stream: str, values: list[Out], keys: list[str], time: Micros) -> None:
-        """Append the results of many keys, all of one time."""
+    def produce_many(
+        self, stream: str, values: list[Out], keys: list[str | None], times: Iterable[Micros],
+        headers: Iterable[Headers | None] = repeat(None),
+    ) -> None:  # fmt: skip
+        """Append the results of many keys."""
         out = self._output(stream)
-        at, known, rows, total = micros(time), out.known, out.rows, 0
-        for payload, key in zip(out.encode_many(values), keys, strict=True):
-            own_key = key or None
-            partition = known.get(own_key)
-            if partition is None:
-                partition = out.partition_of(own_key)
-            size = len(payload)
-            if size > out.limit:
-                raise self._too_large(out, size)
-            rows[partition].append((payload, own_key, at, None))
-            total += size
-        self.size += total
+        payloads = out.encode_many(values)
+        sizes = list(map(len, payloads))
+        if max(sizes, default=0) > out.limit:
+            raise self._too_large(out, max(sizes))
+        out.add(keys, zip(payloads, keys, times, headers, strict=False))
+        self.size += sum(sizes)
         if self.size > MOST:
             self.full = True
 

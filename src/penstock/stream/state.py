@@ -10,12 +10,15 @@ from penstock.codec import Codec, codec_for
 from penstock.names import check_name
 
 if TYPE_CHECKING:
-    from penstock.stream.engine.cells import ListCell, MapCell, ValueCell
+    from penstock.stream.engine.cells import ListCell, MapCell
     from penstock.stream.engine.state_store import Cell
+    from penstock.stream.engine.value_cell import ValueCell
     from penstock.stream.engine.window_cell import WindowCell
 
 T = TypeVar("T")
 S = TypeVar("S")
+
+IN_BLOCKS = ", in blocks"  # behind the shape of what is written so
 
 
 class Declared(Generic[T]):
@@ -67,6 +70,15 @@ class Declared(Generic[T]):
         """What must not change between versions."""
         return f"{self.kind} of {self.codec.type_name}" + ("" if self.keyed else ", one per task")
 
+    @property
+    def written(self) -> str:
+        """Its shape and how it is written: a version that cannot read that refuses it."""
+        return self.shape
+
+    def fits(self, written: str) -> bool:
+        """Whether what was written so can be read."""
+        return written == self.shape
+
     def cell(self) -> Cell:
         """The cell that holds it for one task."""
         raise NotImplementedError
@@ -113,9 +125,18 @@ class Value(Declared[T]):
         super().__init__(name, type, ttl=ttl, keyed=keyed)
         self.default = default
 
+    @property
+    def written(self) -> str:
+        """In blocks, unless each value has an end of its own."""
+        return self.shape if self.ttl else self.shape + IN_BLOCKS
+
+    def fits(self, written: str) -> bool:
+        """Both ways of writing can be read."""
+        return written.removesuffix(IN_BLOCKS) == self.shape
+
     def cell(self) -> ValueCell[T]:
         """The cell that holds it."""
-        from penstock.stream.engine.cells import ValueCell
+        from penstock.stream.engine.value_cell import ValueCell
 
         return ValueCell(self, self.default)
 

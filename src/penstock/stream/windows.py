@@ -12,13 +12,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from datetime import datetime
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, cast
 
 import msgspec
 
 from penstock.clock import Duration, Micros, duration_micros, from_micros
 from penstock.errors import BadInput
-from penstock.log.record import Record
+from penstock.log.record import Record, micros
 from penstock.scalars import MARK, Scalar, scalar_of
 from penstock.stream.computation import Names, OperatorOptions, names_of
 from penstock.stream.context import SAME, Context
@@ -326,7 +327,7 @@ class windowed_fold(Operator):
                     Windowed(scalar_of(key) if key[:5] == MARK else key, start, end, value)
                     for key, value in values.items()
                 ]
-                ctx.produce_many(self.to, results, list(values), end - 1)
+                ctx.produce_many(self.to, results, [key or None for key in values], repeat(micros(end - 1)))
                 continue
             for key, value in values.items():
                 ctx.at_timer(key, window.end)

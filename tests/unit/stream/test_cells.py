@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.codec import JsonCodec
-from penstock.stream.engine.cells import ListCell, MapCell, ValueCell
+from penstock.stream.engine.cells import ListCell, MapCell
 from penstock.stream.engine.state_store import Entry
+from penstock.stream.engine.value_cell import ValueCell
 from penstock.stream.state import Declared, List, Map, Value
 
 KEYS = st.sampled_from(["ann", "bob", ""])
@@ -55,9 +56,10 @@ def commit(cell: Any) -> list[Entry]:
 def restored(declared: Declared[Any], cell: Any) -> Any:
     """Another cell with what one has kept, in another order."""
     again = declared.cell()
-    for key, sub in reversed(list(cell.places())):
-        again.load(cell.entry(key, sub))
-    assert again.entry_count() == cell.entry_count() == len(list(cell.places()))
+    entries = [entry for place in cell.places() for entry in cell.entries(*place)]
+    for entry in reversed(entries):
+        again.load(entry)
+    assert again.entry_count() == cell.entry_count() == sum(map(cell.weight, entries))
     return again
 
 

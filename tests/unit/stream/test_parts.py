@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.unit.stream.stored import items_of
 
 import penstock
 from penstock.errors import PenstockError, WrongType
@@ -259,5 +260,5 @@ class TestChangelog:
 
 
 def dump(cells: Any, timers: Timers) -> Any:
-    found = {(name, *place): cell.entry(*place).payload for name, cell in cells.items() for place in cell.places()}
-    return found, {place: timers.at(place) for place in timers.places()}
+    found = [entry for cell in cells.values() for place in cell.places() for entry in cell.entries(*place)]
+    return items_of(found), {place: timers.at(place) for place in timers.places()}

@@ -1,13 +1,14 @@
 """The windows of many keys: a plain dict of values by window and key, whatever is done to it one by one or together."""
 
 import random
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 import pytest
 
 from penstock.errors import PayloadTooLarge, Undecodable, WrongType
-from penstock.stream.engine import window_cell
+from penstock.stream.engine import blocks
 from penstock.stream.engine.state_store import Entry
 from penstock.stream.engine.window_cell import ABSENT, Span, WindowCell
 from penstock.stream.state import Windows
@@ -43,6 +44,14 @@ def restored(log: list[Entry]) -> WindowCell:
     return cell
 
 
+def pairs(held: list[Any], partials: Iterable[Any]) -> list[Any]:
+    return [[value, partial] for value, partial in zip(held, partials, strict=True)]
+
+
+def sums(held: list[Any], partials: Iterable[Any]) -> list[Any]:
+    return [value + partial for value, partial in zip(held, partials, strict=True)]
+
+
 class Model:
     """What is open, as of the last checkpoint and now."""
 
@@ -72,7 +81,7 @@ def step(chance: random.Random, cell: WindowCell, model: Model) -> None:
         partials = {one: chance.choice(VALUES) for one in chance.sample(KEYS, chance.randrange(len(KEYS)))}
         for one, partial in partials.items():
             model.now[window, one] = [model.now.get((window, one), "new"), partial]
-        cell.fold(window, partials, "new", lambda held, partial: [held, partial])
+        cell.fold(window, partials, "new", pairs)
     elif what == 6 and model.now:
         for _ in range(chance.randrange(1, 4)):
             taken = cell.take(100)
@@ -91,8 +100,8 @@ def step(chance: random.Random, cell: WindowCell, model: Model) -> None:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_it_is_a_dict_by_window_and_key(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(window_cell, "KEYS", 7)
-    monkeypatch.setattr(window_cell, "BYTES", 100)
+    monkeypatch.setattr(blocks, "KEYS", 7)
+    monkeypatch.setattr(blocks, "BYTES", 100)
     chance = random.Random(seed)
     cell, model = make(), Model()
     log: list[Entry] = []
@@ -134,7 +143,7 @@ def test_a_value_that_was_changed_in_place_is_forgotten() -> None:
 
 def test_one_entry_says_that_a_window_has_closed_for_all_keys() -> None:
     cell = make()
-    cell.fold(SPANS[0], dict.fromkeys(map(str, range(5000)), 1), 0, int.__add__)
+    cell.fold(SPANS[0], dict.fromkeys(map(str, range(5000)), 1), 0, sums)
     entries = cell.changes()
     assert len(entries) == 5
     assert sum(map(cell.weight, entries)) == 5000
@@ -146,11 +155,11 @@ def test_one_entry_says_that_a_window_has_closed_for_all_keys() -> None:
 
 def test_large_values_come_in_entries_of_their_own() -> None:
     cell = make()
-    cell.fold(SPANS[0], {str(number): "x" * 20_000 for number in range(20)}, "", str.__add__)
-    assert max(len(entry.payload or b"") for entry in cell.changes()) <= window_cell.BYTES
+    cell.fold(SPANS[0], {str(number): "x" * 20_000 for number in range(20)}, "", sums)
+    assert max(len(entry.payload or b"") for entry in cell.changes()) <= blocks.BYTES
     cell.apply()
     [place] = cell.places()
-    assert max(len(entry.payload or b"") for entry in cell.entries(*place)) <= window_cell.BYTES
+    assert max(len(entry.payload or b"") for entry in cell.entries(*place)) <= blocks.BYTES
 
 
 def test_windows_that_are_taken_in_checkpoints_of_their_own_are_sorted_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,7 +172,7 @@ def test_windows_that_are_taken_in_checkpoints_of_their_own_are_sorted_once(monk
         sorted_.append(window)
         return keys(self, window)
 
-    cell.fold(SPANS[0], dict.fromkeys(map(str, range(100)), 1), 0, int.__add__)
+    cell.fold(SPANS[0], dict.fromkeys(map(str, range(100)), 1), 0, sums)
     cell.changes()
     cell.apply()
     monkeypatch.setattr(WindowCell, "keys", watched)
@@ -198,5 +207,5 @@ def test_what_no_checkpoint_could_keep_is_refused(accumulator: Any) -> None:
 
 
 def test_what_is_no_block_is_told() -> None:
-    with pytest.raises(Undecodable, match="windows of state open cannot be read"):
+    with pytest.raises(Undecodable, match="values of state open cannot be read"):
         make().load(Entry("open", "", "0/1", b"?"))

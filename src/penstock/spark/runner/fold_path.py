@@ -28,19 +28,22 @@ from penstock.log.store import LogStore
 from penstock.spark.runner.micro_batch import TaskPlan
 from penstock.stream.computation import Computation
 from penstock.stream.context import Output
-from penstock.stream.engine.cells import ValueCell
+from penstock.stream.engine.blocks import ABSENT
 from penstock.stream.engine.checkpoint import Folded
 from penstock.stream.engine.folding import (
     Aggregate,
+    LastOfKeys,
     NotExact,
     ValueSteps,
     aggregate_of,
     can_fold,
     fold_step_of,
+    produce_totals,
+    put_to_totals,
     put_to_windows,
 )
 from penstock.stream.engine.task import Task
-from penstock.stream.engine.window_cell import ABSENT, Span
+from penstock.stream.engine.window_cell import Span
 from penstock.stream.explaining import path_in_engine
 from penstock.stream.operators import TOTAL, FieldFold, running_fold
 from penstock.stream.state import fresh
@@ -315,8 +318,7 @@ class FoldTotals(FoldPath):
     def run(self, task: Task, plan: TaskPlan, local: str, log: str) -> Folded:
         """Fold the records of a plan, put the totals into the state of a task, and produce them."""
         count, newest = 0, None
-        total = cast(ValueCell, task.cells[TOTAL])
-        last: dict[str, tuple[str | None, Micros, Headers | None]] = {}  # of each key, the last record
+        last: LastOfKeys = {}
         groups: list[pa.Table] = []
         for columns in self.columns(plan, log):
             count += columns.read
@@ -326,15 +328,12 @@ class FoldTotals(FoldPath):
             try:
                 groups.append(self._in_columns(columns))
             except NotExact:
-                self._put(total, groups)  # what came before goes first
+                self._put(task, groups)  # what came before goes first
                 groups = []
-                self._one_by_one(task, total, columns)
+                self._one_by_one(task, columns)
             last.update(columns.last_of_keys())
-        self._put(total, groups)
-        output = task.outputs[self._totals.to]
-        payloads = output.encode_many([total.value_of(key) for key in last])
-        for payload, (own_key, time, headers) in zip(payloads, last.values(), strict=True):
-            produce(output, payload, own_key, time, headers)
+        self._put(task, groups)
+        produce_totals(task.ctx, self._totals, last)
         return Folded(count, local, newest)
 
     def _in_columns(self, columns: RecordColumns) -> pa.Table:
@@ -343,13 +342,14 @@ class FoldTotals(FoldPath):
             raise NotExact("a fold of its own.")
         return self.grouped(columns, {})
 
-    def _put(self, total: ValueCell, groups: list[pa.Table]) -> None:
+    def _put(self, task: Task, groups: list[pa.Table]) -> None:
         for group in self.together(groups):
-            partials = zip(group["key"].to_pylist(), group["partial"].to_pylist(), strict=True)
-            total.fold(partials, self._totals.initial, cast(Aggregate, self._known).combined)
+            keys, partials = group["key"].to_pylist(), group["partial"].to_pylist()
+            put_to_totals(task.ctx, cast(Aggregate, self._known), keys, partials)
 
-    def _one_by_one(self, task: Task, total: ValueCell, columns: RecordColumns) -> None:
+    def _one_by_one(self, task: Task, columns: RecordColumns) -> None:
         ctx, fold, initial = task.ctx, self._fold, self._totals.initial
+        total = ctx.value(TOTAL)
         for key, value in zip(columns.texts(), columns.values(), strict=True):
             ctx.key_text = key
             held = total.get(None)

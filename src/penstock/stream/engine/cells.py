@@ -1,4 +1,4 @@
-"""The cells of one task: a value, a list or a map for each key.
+"""The cells of one task: a list or a map for each key. That of a value is in :mod:`.value_cell`.
 
 What is committed is bytes. An item is decoded when a checkpoint's work first asks for it, and encoded again with the
 checkpoint if it was set; a failed attempt's changes are dropped by forgetting the decoded items. The methods that
@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import typing
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic
 
 from penstock.clock import Micros
 from penstock.errors import BadInput
 from penstock.scalars import MARK, Scalar, canonical_text, scalar_of
 from penstock.stream.engine.state_store import Cell, Entry
-from penstock.stream.state import Declared, fresh
+from penstock.stream.state import Declared
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -28,100 +28,6 @@ else:
 _ABSENT: Any = object()  # there is no value: none is committed, or it was cleared
 _UNREAD: Any = object()  # the value was not read yet
 _NOTHING: Any = {}  # of a key that has no items
-
-
-class ValueCell(Cell, Generic[T]):
-    """The value of the current key; it is true if there is one, whatever it is."""
-
-    def __init__(self, declared: Declared[Any], default: Any) -> None:
-        super().__init__(declared)
-        self._default = default
-        self._committed: dict[str, bytes] = {}
-        self._work: dict[str, Any] = {}
-        self._dirty: dict[str, None] = {}
-
-    def get(self, default: T = _ABSENT) -> T:
-        """The value, or the default."""
-        key = self.scope.key_text
-        value: Any = self._work.get(key, _UNREAD)
-        if value is _UNREAD:
-            payload = self._committed.get(key)
-            value = _ABSENT if payload is None or (self.ttl and not self.alive(key)) else self.decode(payload)
-            self._work[key] = value
-        if value is _ABSENT:
-            value = fresh(self._default) if default is _ABSENT else default
-        answer: T = value
-        return answer
-
-    def set(self, value: T) -> None:
-        """Set the value."""
-        if self.scope.strict:
-            self.check(value)
-        key = self.scope.key_text
-        self._work[key] = value
-        self._dirty[key] = None
-
-    def value_of(self, key: str) -> Any:
-        """The value of a key that was read or set since the last checkpoint."""
-        return self._work[key]
-
-    def fold(self, partials: Iterable[tuple[str, Any]], initial: Any, combined: Callable[[Any, Any], Any]) -> None:
-        """Add to the values of many keys what their records come to."""
-        work, committed = self._work, self._committed
-        for key, partial in partials:
-            held = work.get(key, _UNREAD)
-            if held is _UNREAD:
-                payload = committed.get(key)
-                held = _ABSENT if payload is None or (self.ttl and not self.alive(key)) else self.decode(payload)
-            work[key] = combined(fresh(initial) if held is _ABSENT or held is None else held, partial)
-            self._dirty[key] = None
-
-    def clear(self) -> None:
-        """Remove the value."""
-        self._work[self.scope.key_text] = _ABSENT
-        self._dirty[self.scope.key_text] = None
-
-    def __bool__(self) -> bool:
-        """Whether the current key has a value; a default is none."""
-        key = self.scope.key_text
-        value = self._work.get(key, _UNREAD)
-        return key in self._committed and self.alive(key) if value is _UNREAD else value is not _ABSENT
-
-    def places(self) -> Iterator[tuple[str, str]]:
-        return ((key, "") for key in self._committed)
-
-    def entry(self, key: str, sub: str) -> Entry | None:
-        payload = self._committed.get(key)
-        return None if payload is None else Entry(self.name, key, "", payload, self.expiries.get((key, ""), 0))
-
-    def forget(self, key: str, sub: str) -> Entry | None:
-        return None if self._committed.pop(key, None) is None else Entry(self.name, key, "", None)
-
-    def entry_count(self) -> int:
-        return len(self._committed)
-
-    def _commit(self, entry: Entry) -> None:
-        if entry.payload is None:
-            self._committed.pop(entry.key, None)
-        else:
-            self._committed[entry.key] = entry.payload
-        self.note_expiry(entry)
-
-    def _changed(self, expires: Micros) -> Iterator[Entry]:
-        for key in self._dirty:
-            value = self._work[key]
-            if value is _ABSENT:
-                yield Entry(self.name, key, "", None)
-            else:
-                yield Entry(self.name, key, "", self.encode(value), expires)
-
-    def _forget_work(self) -> None:
-        self._work.clear()
-        self._dirty.clear()
-        self._ready = []
-
-    def _is_changed(self, key: str, sub: str) -> bool:
-        return key in self._dirty
 
 
 class MapCell(Cell, Generic[T]):

@@ -18,14 +18,12 @@ from typing import Any, NamedTuple
 import msgspec
 
 from penstock.clock import Micros
-from penstock.codec import codec_for
 from penstock.errors import BadInput, Conflict, SchemaMismatch, Undecodable
 from penstock.ids import is_another
 from penstock.log.record import Partition
 from penstock.stream.computation import Computation
 from penstock.stream.engine.state_store import Cell, Entry
 from penstock.stream.engine.watermark import LOWEST, Watermark
-from penstock.stream.engine.window_cell import WindowCell
 from penstock.stream.state import Declared
 from penstock.stream.timers import Kind, Place, Timers
 
@@ -225,11 +223,7 @@ def weight_of(entry: Entry, cells: Mapping[str, Cell]) -> int:
 
 def upgraded(computation: Computation, entry: Entry, cell: Cell, version: int) -> Entry:
     """Convert a stored value of an older version."""
-    if isinstance(cell, WindowCell):
-        return cell.converted(entry, lambda key, raw: computation.upgrade(version, entry.state, key, raw))
-    raw = codec_for(Any).decode(entry.payload or b"null")
-    value = computation.upgrade(version, entry.state, entry.key, raw)
-    return entry._replace(payload=None if value is None else cell.encode(value))
+    return cell.converted(entry, lambda key, raw: computation.upgrade(version, entry.state, key, raw))
 
 
 def timer_entry(place: Place, timers: Timers) -> Entry | None:
@@ -248,8 +242,8 @@ def timer_changes(timers: Timers) -> Iterator[Entry]:
 
 
 def shapes_of(computation: Computation) -> dict[str, str]:
-    """The shapes of its states."""
-    return {state.name: state.shape for state in computation.states}
+    """The shapes of its states, as they are written."""
+    return {state.name: state.written for state in computation.states}
 
 
 def check_states(states: Iterable[Any], owner: str) -> None:
@@ -302,10 +296,11 @@ def check_shapes(computation: Computation, last: Change) -> None:
             )
         check_kinds(computation, last)
         return
-    declared = shapes_of(computation)
+    declared = {state.name: state for state in computation.states}
     for name, shape in last.shapes.items():
-        if declared.get(name) != shape:
-            now = f"declared as {declared[name]}" if name in declared else "not declared any more"
+        state = declared.get(name)
+        if state is None or not state.fits(shape):
+            now = "not declared any more" if state is None else f"declared as {state.shape}"
             raise SchemaMismatch(
                 f"state {name!r} of {computation.name} is kept as {shape} and {now}.",
                 hint=f"Raise version and override upgrade(), or use another name for the new state. {out}",

@@ -8,15 +8,15 @@ those of ``process``, bit for bit.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
-from operator import itemgetter
+from itertools import groupby, repeat
+from operator import add, itemgetter
 from typing import Any, NamedTuple, cast
 
 from penstock.clock import Micros
 from penstock.codec import BytesCodec, Codec, JsonCodec
+from penstock.log.record import Headers
 from penstock.stream.chaining import chain
 from penstock.stream.computation import Computation, names_of
 from penstock.stream.context import Context
@@ -41,6 +41,7 @@ from penstock.stream.windows import OPEN, OpenWindow, Session, put_session, touc
 FEW = 8  # records that are sooner processed one by one
 MOST_FOLDED = 100_000  # entries that are held before they are put to the state
 _AGGREGATES: dict[Any, str] = {plus: "sum", smaller: "min", larger: "max"}
+_TOGETHER: dict[Any, Callable[[Any, Any], Any]] = {plus: add, smaller: min, larger: max}  # the same without Nones
 
 
 class NotExact(Exception):
@@ -166,14 +167,23 @@ class Aggregate:
 
     def combined(self, held: Any, partial: Any) -> Any:
         """Combine the value held so far with that of new records."""
-        if held is not None and type(held) not in self._types:
+        return self.combined_many([held], [partial])[0]
+
+    def combined_many(self, held: list[Any], partials: Iterable[Any]) -> list[Any]:
+        """Combine the values held so far of many keys with those of new records."""
+        kinds = set(map(type, held))
+        if not kinds <= {*self._types, type(None)}:
             raise NotExact("the state holds something else than whole numbers.")
-        return self.combine(held, partial)
+        together = self.combine if type(None) in kinds else _TOGETHER.get(self.combine, self.combine)
+        return list(map(together, held, partials))
 
     def _values(self, payloads: list[bytes]) -> list[Any]:
         if isinstance(self._codec, JsonCodec):
             return self._codec.decode_many(payloads)
         return list(map(self._codec.decode, payloads))
+
+
+LastOfKeys = dict[str, tuple["str | None", Micros, "Headers | None"]]
 
 
 class TotalFold:
@@ -185,9 +195,7 @@ class TotalFold:
         self._aggregate = aggregate
         self._counts: Counter[str] = Counter()  # of records
         self._partials: dict[str, Any] = {}  # of other aggregates
-        self._last: dict[str, int] = {}  # of each key the last record, as a rank in all batches
-        self._batches: list[InputBatch] = []
-        self._ends: list[int] = [0]
+        self._last: LastOfKeys = {}
 
     def take(self, batch: InputBatch, low: Micros) -> bool:
         """Fold a batch."""
@@ -199,35 +207,39 @@ class TotalFold:
             for key, number in zip(rows.keys, rows.numbers, strict=True):
                 held = partials.get(key)
                 partials[key] = number if held is None else combine(held, number)
-        begin = self._ends[-1]
-        self._last.update(zip(rows.keys, [begin + rank for rank in rows.ranks], strict=True))
-        self._batches.append(batch)
-        self._ends.append(begin + len(batch.records))
+        records, own_keys = batch.records, batch.keys
+        if not isinstance(rows.ranks, range):  # a step has passed on some of them
+            records, own_keys = [records[rank] for rank in rows.ranks], [own_keys[rank] for rank in rows.ranks]
+        headers = [record.headers for record in records] if batch.has_headers else repeat(None)
+        self._last.update(zip(rows.keys, zip(own_keys, rows.times, headers, strict=False), strict=False))
         return True
 
     def put(self, ctx: Context) -> None:
         """Put what was folded to the totals of its keys, and produce these."""
-        total, initial, combined = ctx.value(TOTAL), self._aggregate.initial, self._aggregate.combined
-        partials = self._counts if self._aggregate.kind == "count" else self._partials
-        for key, rank in self._last.items():
-            place = bisect_right(self._ends, rank) - 1
-            batch = self._batches[place]
-            ctx.stream, ctx.has_headers = batch.stream, batch.has_headers
-            ctx.use(batch.records[rank - self._ends[place]])
-            held = total.get(None)
-            value = combined(fresh(initial) if held is None else held, partials[key])
-            total.set(value)
-            ctx.produce(self._totals.to, value)
+        partials, last = self._counts if self._aggregate.kind == "count" else self._partials, self._last
         self.clear()
+        put_to_totals(ctx, self._aggregate, list(partials), list(partials.values()))
+        produce_totals(ctx, self._totals, last)
 
     def clear(self) -> None:
         """Forget what was folded."""
         self._counts, self._partials, self._last = Counter(), {}, {}
-        self._batches, self._ends = [], [0]
 
     def __len__(self) -> int:
         """How many entries are held."""
         return len(self._last)
+
+
+def put_to_totals(ctx: Context, aggregate: Aggregate, keys: list[str], partials: list[Any]) -> None:
+    """Add what the records of each key come to."""
+    ctx.value(TOTAL).fold(keys, partials, aggregate.initial, aggregate.combined_many)
+
+
+def produce_totals(ctx: Context, totals: running_fold, last: LastOfKeys) -> None:
+    """Produce the totals of these keys as results of their last records: with key, time and headers of those."""
+    rows = last.values()
+    own_keys, times, headers = [row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]
+    ctx.produce_many(totals.to, ctx.value(TOTAL).values_of(last), own_keys, times, headers)
 
 
 class WindowFold:
@@ -278,7 +290,7 @@ def put_to_windows(
     opened, size = ctx.windows(OPEN), windows.size
     for start in range(last - size + windows.every, last + 1, windows.every):
         if start + size > ctx.low:
-            opened.fold(Span(start + size, start), partials, aggregate.initial, aggregate.combined)
+            opened.fold(Span(start + size, start), partials, aggregate.initial, aggregate.combined_many)
 
 
 class SessionFold:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.clock import Micros
+from penstock.codec import codec_for
 from penstock.errors import PayloadTooLarge, Undecodable
 
 if TYPE_CHECKING:
@@ -122,6 +123,11 @@ class Cell:
     def weight(self, entry: Entry) -> int:
         """How many items an entry holds."""
         return 1
+
+    def converted(self, entry: Entry, convert: Callable[[str, Any], Any]) -> Entry:
+        """The entry with what ``convert`` makes of each key and value, as plain JSON; None drops a value."""
+        value = convert(entry.key, codec_for(Any).decode(entry.payload or b"null"))
+        return entry._replace(payload=None if value is None else self.encode(value))
 
     def probe(self, entry: Entry) -> None:
         """Read what an entry holds. Raises :class:`Undecodable` if it does not fit the type."""

@@ -9,26 +9,27 @@ one of them fails.
 from __future__ import annotations
 
 import heapq
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import islice
 from typing import Any, NamedTuple, get_args, get_origin
 
-import msgspec
-
 from penstock.clock import Micros
-from penstock.errors import Undecodable
-from penstock.stream.engine.state_store import Cell, Entry, check_texts
+from penstock.stream.engine.blocks import (
+    ABSENT,
+    Kept,
+    block_entries,
+    block_of,
+    converted_block,
+    held_of,
+    keep,
+    key_groups,
+    packed,
+    plain_of,
+    probe_block,
+)
+from penstock.stream.engine.state_store import Cell, Entry
 from penstock.stream.state import Declared, fresh
 
-KEYS = 1000  # of one entry
-BYTES = 64 * 1024  # of one entry, if it has several keys
-ABSENT: Any = object()
 _NOTHING: Any = {}
-_WIDEST = 1 << 63  # what msgpack holds of whole numbers
-
-Kept = int | float | bytes | None  # a plain number as it is, everything else as JSON
-_BLOCK: Any = msgspec.msgpack.Decoder(tuple[dict[str, int | float | bytes | None], list[str]])
 
 
 class Span(NamedTuple):
@@ -54,7 +55,7 @@ class WindowCell(Cell):
         """The type declared is a struct of start, end and value."""
         super().__init__(declared)
         self._open: Any = get_origin(declared.type)
-        self._is_untyped = get_args(declared.type) == (Any,)
+        self._plain = plain_of(*get_args(declared.type))
         self._committed: dict[Span, dict[str, Kept]] = {}
         self._work: dict[Span, dict[str, Any]] = {}  # since the last checkpoint; ABSENT if it was deleted
         self._read: dict[Span, dict[str, Any]] = {}  # values that were decoded
@@ -127,19 +128,17 @@ class WindowCell(Cell):
     # --- all keys of a window --------------------------------------------------------------------------
 
     def fold(
-        self, window: Span, partials: Mapping[str, Any], initial: Any, combined: Callable[[Any, Any], Any]
-    ) -> None:
+        self, window: Span, partials: Mapping[str, Any], initial: Any,
+        combined: Callable[[list[Any], Iterable[Any]], list[Any]],
+    ) -> None:  # fmt: skip
         """Add to the values of many keys what their records come to."""
         self._drop_taken(window, partials)
-        base, changed, opened = self._base(window), self._work.setdefault(window, {}), 0
-        for key, partial in partials.items():
-            held = changed[key] if key in changed else base.get(key, ABSENT)
-            if held is ABSENT:
-                opened += 1
-                held = fresh(initial)
-            elif held.__class__ is bytes and key not in changed:
-                held = self.decode(held).value
-            changed[key] = combined(held, partial)
+        changed = self._work.setdefault(window, {})
+        held = held_of(partials, changed, self._base(window), lambda key: self._value(window, key))
+        opened = held.count(ABSENT)
+        if opened:
+            held = [fresh(initial) if value is ABSENT else value for value in held]
+        changed.update(zip(partials, combined(held, partials.values()), strict=True))
         self._grow(window, opened)
 
     def ended_by(self, until: Micros) -> list[Span]:
@@ -223,39 +222,12 @@ class WindowCell(Cell):
         return _Change(window, is_over, self._packed(window, values), [] if is_over else sorted(gone))
 
     def _packed(self, window: Span, values: dict[str, Any]) -> dict[str, Kept]:
-        check_texts("".join(values))
-        kinds = set(map(type, values.values())) if self._is_untyped else {object}
-        if kinds <= {int} and -_WIDEST <= min(values.values(), default=0) <= max(values.values(), default=0) < _WIDEST:
-            return values
-        return {
-            key: value
-            if self._is_untyped and _is_plain(value)
-            else self.encode(self._open(window.start, window.end, value))
-            for key, value in values.items()
-        }  # fmt: skip
+        return packed(values, self._plain, lambda value: self.encode(self._open(window.start, window.end, value)))
 
     def _entries(self, change: _Change) -> Iterator[Entry]:
         if change.is_over and change.window in self._committed:
             yield Entry(self.name, "", _text(change.window), None, 1)
-        yield from self._blocks(change.window, change.values, change.gone)
-
-    def _blocks(self, window: Span, values: Mapping[str, Kept], gone: list[str]) -> Iterator[Entry]:
-        """A block in as many entries as its size takes."""
-        items = iter(values.items())
-        while part := dict(islice(items, KEYS)):
-            yield from self._parts(window, part)
-        for start in range(0, len(gone), KEYS):
-            some = gone[start : start + KEYS]
-            yield Entry(self.name, "", _text(window), msgspec.msgpack.encode(({}, some)), len(some))
-
-    def _parts(self, window: Span, values: dict[str, Kept]) -> Iterator[Entry]:
-        payload = msgspec.msgpack.encode((values, ()))
-        if len(payload) <= BYTES or len(values) == 1:
-            yield Entry(self.name, "", _text(window), payload, len(values))
-            return
-        items = list(values.items())
-        yield from self._parts(window, dict(items[: len(items) // 2]))
-        yield from self._parts(window, dict(items[len(items) // 2 :]))
+        yield from block_entries(self.name, _text(change.window), change.values, change.gone)
 
     def apply(self) -> None:
         for window, is_over, values, gone in self._changes:
@@ -266,9 +238,7 @@ class WindowCell(Cell):
 
     def _keep(self, window: Span, values: Mapping[str, Kept], gone: Iterable[str]) -> None:
         block = self._committed.setdefault(window, {})
-        block.update(values)
-        for key in gone:
-            block.pop(key, None)
+        keep(block, values, gone)
         if not block:
             del self._committed[window]
 
@@ -295,40 +265,17 @@ class WindowCell(Cell):
         if entry.payload is None:
             self._committed.pop(window, None)
         else:
-            self._keep(window, *self.block(entry))
+            self._keep(window, *block_of(entry))
         self._recount(window)
 
-    def block(self, entry: Entry) -> tuple[dict[str, Kept], list[str]]:
-        """The keys with values of an entry, and those that are gone."""
-        try:
-            block: tuple[dict[str, Kept], list[str]] = _BLOCK.decode(entry.payload or b"")
-        except msgspec.MsgspecError as cause:
-            raise Undecodable(
-                f"windows of state {self.name} cannot be read: {cause}.",
-                hint="Only runners may append to a state log. Restore it from a backup, or start over.",
-            ) from cause
-        return block
-
     def probe(self, entry: Entry) -> None:
-        for value in islice(self.block(entry)[0].values(), 20):
-            if isinstance(value, bytes):
-                self.decode(value)
+        probe_block(entry, self.decode)
 
     def converted(self, entry: Entry, convert: Callable[[str, Any], Any]) -> Entry:
-        """The entry with other values: ``convert`` is given each key and window, as plain JSON."""
-        window, (values, gone) = _window(entry.sub), self.block(entry)
-        payloads: dict[str, Kept] = {}
-        for key, value in values.items():
-            if isinstance(value, bytes):
-                raw = msgspec.json.decode(value)
-            else:
-                raw = {"start": window.start, "end": window.end, "value": value}
-            converted = convert(key, raw)
-            if converted is None:
-                gone.append(key)
-            else:
-                payloads[key] = self.encode(converted)
-        return entry._replace(payload=msgspec.msgpack.encode((payloads, gone)))
+        window = _window(entry.sub)
+        return converted_block(
+            entry, lambda value: {"start": window.start, "end": window.end, "value": value}, convert, self.encode
+        )
 
     def weight(self, entry: Entry) -> int:
         return entry.expires
@@ -336,25 +283,14 @@ class WindowCell(Cell):
     def places(self) -> Iterator[tuple[Any, str]]:
         """Some keys of a window at a time."""
         for window, block in self._committed.items():
-            keys = iter(list(block))
-            while some := tuple(islice(keys, KEYS)):
-                yield some, _text(window)
+            yield from ((some, _text(window)) for some in key_groups(block))
 
     def entries(self, key: Any, sub: str) -> Iterator[Entry]:
         block = self._committed.get(_window(sub), _NOTHING)
-        return self._blocks(_window(sub), {each: block[each] for each in key if each in block}, [])
+        return block_entries(self.name, sub, {each: block[each] for each in key if each in block}, [])
 
     def entry_count(self) -> int:
         return sum(map(len, self._committed.values()))
-
-
-def _is_plain(value: Any) -> bool:
-    """Whether a number comes back from msgpack as it would from JSON."""
-    if value is None:
-        return True
-    return (value.__class__ is int and -_WIDEST <= value < _WIDEST) or (
-        value.__class__ is float and math.isfinite(value)
-    )
 
 
 def _text(window: Span) -> str:
