@@ -416,8 +416,10 @@ class TestState:
         assert results[0] == results[1]
 
     @pytest.mark.parametrize("folds", [True, False], ids=["fold", "code"])
-    @pytest.mark.parametrize("piece", ["count", "sliding", "fold", "list"])
-    def test_windows_of_many_keys_go_from_worker_to_worker(
+    @pytest.mark.parametrize(
+        "piece", ["count", "sliding", "fold", "list", "total count", "total of", "total max", "total fold"]
+    )
+    def test_many_keys_go_from_worker_to_worker(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: str, folds: bool
     ) -> None:
         """As above, with the state log rewritten all the time."""
@@ -434,7 +436,10 @@ class TestState:
                         at = (rank // 100 - (chance.random() < 0.1) * chance.randrange(20)) * SECOND
                         key = f"k{chance.randrange(keys)}"
                         out.append(rank, key=key, timestamp=1_700_000_000 * SECOND + at)
-                driver = Driver(store, topology(PIECES[piece](), int, "2s"))
+                made, is_total = piece.removeprefix("total "), piece.startswith("total")
+                graph = Topology("folds", partitions=1).stream("in", int, out_of_order="2s").stream("late", int)
+                graph.stream("out", Any if is_total else Windowed)
+                driver = Driver(store, graph.add((TOTALS if is_total else PIECES)[made]()))
                 pool = [fresh_worker(driver.spec, folds=folds) for _ in range(workers)]
                 told, bases = [], set()
                 for rank, start in enumerate(range(0, count, size)):
@@ -450,7 +455,7 @@ class TestState:
                 results.append(told)
                 assert len(bases) > 3, "it was rewritten"
         assert results[0] == results[1]
-        assert max(len(kept) for _, _, kept in results[0]) > keys
+        assert max(len(kept) for _, _, kept in results[0]) > keys - is_total
         assert sum(len(wrote["out"]) for _, wrote, _ in results[0]) > 5 * keys
 
     def test_the_state_log_is_bounded_whoever_writes_it(self, store: LogStore) -> None:

@@ -19,6 +19,7 @@ from penstock.stream import (
     Sliding,
     Topology,
     Tumbling,
+    Value,
     running_count,
     running_max,
     running_min,
@@ -31,6 +32,8 @@ from penstock.stream import (
 from penstock.stream.engine import folding
 from penstock.stream.engine import task as task_module
 from penstock.stream.engine.changelog import state_log
+from penstock.stream.engine.state_store import Cell
+from penstock.stream.engine.value_cell import ValueCell
 
 SECOND = 1_000_000
 WINDOWS = {
@@ -142,6 +145,30 @@ def test_totals_come_to_the_same(fold: str, style: str, monkeypatch: pytest.Monk
     assert last_of_keys(folded["out"]) == last_of_keys(plain["out"])
     assert sorted(folded["fold.dead"], key=repr) == sorted(plain["fold.dead"], key=repr)
     assert 3 <= len(folded["out"]) <= len(plain["out"])
+
+
+@pytest.mark.parametrize("style", ["ints", "odd"])
+@pytest.mark.parametrize("fold", TOTALS)
+def test_totals_go_on_from_what_older_versions_wrote(fold: str, style: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """These wrote an entry for each key. What goes on from there is the same as if all was in blocks."""
+    of = {} if fold == "count" else {"of": field}
+    made = Topology("folding").stream("in").stream("out").stream("late")
+    made.add(TOTALS[fold]("fold", "in", "out", **of), policy=CONTINUE)
+    found = []
+    for is_old in (True, False):
+        with penstock.open_logs(f"memory://{new_id()}") as logs:
+            for leg in range(3):
+                fill(logs, rows(leg, style, 150, after=leg * 1000 * SECOND))
+                with monkeypatch.context() as patch:
+                    if is_old and leg == 0:
+                        patch.setattr(ValueCell, "changes", Cell.changes)
+                        patch.setattr(Value, "written", Value.shape)
+                    run(logs, made, final=False)
+                if is_old and leg == 0:
+                    assert all(payload.startswith(b"-") or payload[:1].isdigit() for payload, _ in state(logs).values())
+            found.append([(record.key, record.time_us, record.payload) for record in logs.log("out", bytes).records(0)])
+    assert found[0] == found[1]
+    assert len(found[0]) >= 15
 
 
 def last_of_keys(results_of_log: list[Any]) -> dict[str, Any]:

@@ -33,15 +33,15 @@ from tests.faults.test_spark_contract import (
 )
 from tests.spark.changing import TestChangingRunners
 from tests.spark.in_process import InProcess
-from tests.spark.many_keys import TestManyKeys
+from tests.spark.many_keys import TestManyKeys, TestManyTotals
 from tests.spark.runners import clock, logs, patience, runner
 
 __all__ = [
     "TestAllowedLateness", "TestBatches", "TestBroadcast", "TestCarried", "TestChains", "TestChangingRunners",
-    "TestDisorder", "TestFailures", "TestJoin", "TestJoins", "TestKeeping", "TestManyKeys", "TestPieces",
-    "TestRegularJoin", "TestResults", "TestRunning", "TestScalarKeys", "TestSideOutputs", "TestTableJoin",
-    "TestTime", "TestTop", "TestTotals", "TestVersions", "TestWindowJoin", "TestWindows", "clock", "logs", "patience",
-    "runner",
+    "TestDisorder", "TestFailures", "TestJoin", "TestJoins", "TestKeeping", "TestManyKeys",
+    "TestManyTotals", "TestPieces", "TestRegularJoin", "TestResults", "TestRunning", "TestScalarKeys",
+    "TestSideOutputs", "TestTableJoin", "TestTime", "TestTop", "TestTotals", "TestVersions",
+    "TestWindowJoin", "TestWindows", "clock", "logs", "patience", "runner",
 ]  # fmt: skip
 
 

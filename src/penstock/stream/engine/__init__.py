@@ -10,7 +10,9 @@ failed_timers  timers after one of them has failed: one at a time
 permanent      errors that end a computation, because another attempt would meet them again
 ending         the end of a task's input
 state_store    what a task stores of one state: entries, expiry
-cells          a value, a list or a map for each key
+cells          a list or a map for each key
+blocks         the values of many keys as entries of a state log, which values and windows share
+value_cell     a value for each key, in blocks
 window_cell    the windows of all keys, in blocks: held, closed and written together
 changelog      state and timers as records: made with a checkpoint, restored, rewritten, versioned
 watermark      how far event time has come in a task

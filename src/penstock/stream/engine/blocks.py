@@ -83,11 +83,11 @@ def block_of(entry: Entry) -> Block:
     return block
 
 
-def keep(kept: dict[str, Kept], values: Mapping[str, Kept], gone: Iterable[str]) -> None:
-    """Take the changes of a block over."""
-    kept.update(values)
+def keep(block: dict[str, Kept], values: Mapping[str, Kept], gone: Iterable[str]) -> None:
+    """Take changes over."""
+    block.update(values)
     for key in gone:
-        kept.pop(key, None)
+        block.pop(key, None)
 
 
 def probe_block(entry: Entry, decode: Callable[[bytes], Any]) -> None:
@@ -115,9 +115,9 @@ def converted_block(
     return entry._replace(payload=msgspec.msgpack.encode((payloads, gone)))
 
 
-def key_groups(kept: Mapping[str, Kept]) -> Iterator[tuple[str, ...]]:
+def key_groups(block: Mapping[str, Kept]) -> Iterator[tuple[str, ...]]:
     """The keys of a block, some at a time: so many are written again together."""
-    keys = iter(list(kept))
+    keys = iter(list(block))
     while some := tuple(islice(keys, KEYS)):
         yield some
 

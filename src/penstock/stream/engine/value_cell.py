@@ -162,10 +162,9 @@ class ValueCell(Cell, Generic[T]):
         if sub != BLOCK:
             return super().entries(key, sub)
         # What this checkpoint changes comes with it.
-        kept, work = self._committed, self._work
-        return block_entries(
-            self.name, BLOCK, {each: kept[each] for each in key if each in kept and each not in work}, []
-        )
+        block, work = self._committed, self._work
+        values = {each: block[each] for each in key if each in block and each not in work}
+        return block_entries(self.name, BLOCK, values, [])
 
     def entry(self, key: str, sub: str) -> Entry | None:
         held = self._committed.get(key, ABSENT)
