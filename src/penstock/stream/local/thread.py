@@ -36,7 +36,7 @@ from penstock.tracing import Tracing
 logger = logging.getLogger("penstock.stream")
 
 LOOK = 0.1  # seconds after which a waiting thread checks its orders
-HOLD = 0.02  # seconds to wait for partitions that another thread has not given back yet
+HOLD = 0.02  # the same where somebody waits for it: during a drain, or for partitions that are not given back yet
 UNSEEN = 120.0  # seconds to wait for what a dead process has committed to become visible
 AHEAD = 500  # records that may come while a thread waits to try one again
 
@@ -106,7 +106,7 @@ class Membership:
 
     def _read(self) -> int:
         """Read, and feed the engine. Returns how many records."""
-        wait = 0.0 if self._control.is_frozen else self.engine.wait(LOOK)
+        wait = 0.0 if self._control.is_frozen else self.engine.wait(HOLD if self._control.is_hurried else LOOK)
         try:
             batches = self._input.read(self._settings.read, timedelta(seconds=wait))
         except StoreCorrupt:
