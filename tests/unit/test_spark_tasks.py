@@ -425,6 +425,7 @@ class TestState:
         """As above, with the state log rewritten all the time."""
         monkeypatch.setattr(changelog, "SMALL", 10)
         monkeypatch.setattr(blocks, "KEYS", 20)
+        monkeypatch.setattr(blocks, "AGAIN", 20)
         keys, count, size = 200, 4000, 200
         results = []
         for workers in (1, 3):

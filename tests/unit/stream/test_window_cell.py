@@ -101,6 +101,7 @@ def step(chance: random.Random, cell: WindowCell, model: Model) -> None:
 @pytest.mark.parametrize("seed", range(60))
 def test_it_is_a_dict_by_window_and_key(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "KEYS", 7)
+    monkeypatch.setattr(blocks, "AGAIN", 5)
     monkeypatch.setattr(blocks, "BYTES", 100)
     chance = random.Random(seed)
     cell, model = make(), Model()

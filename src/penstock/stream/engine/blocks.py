@@ -18,6 +18,7 @@ from penstock.errors import Undecodable
 from penstock.stream.engine.state_store import Entry, check_texts
 
 KEYS = 1000  # of one entry
+AGAIN = 250  # keys that are written again together: few, as a checkpoint that changes little writes little again
 BYTES = 64 * 1024  # of one entry, if it has several keys
 ABSENT: Any = object()  # there is no value
 _WIDEST = 1 << 63  # what msgpack holds of whole numbers
@@ -118,7 +119,7 @@ def converted_block(
 def key_groups(block: Mapping[str, Kept]) -> Iterator[tuple[str, ...]]:
     """The keys of a block, some at a time: so many are written again together."""
     keys = iter(list(block))
-    while some := tuple(islice(keys, KEYS)):
+    while some := tuple(islice(keys, AGAIN)):
         yield some
 
 
