@@ -393,6 +393,12 @@ class TestActions:
         assert shop.post("/ui/do/lock", json={"queue": "mails", "token": token_of(shop)}).status_code == 415
         assert queues.locks("mails") == []
 
+    @pytest.mark.parametrize("query", ["id=x&" * 3001, "queue=%ff", "queue=%ed%a0%80"])
+    def test_a_look_that_cannot_be_read_is_refused_in_words(self, shop: TestClient, query: str) -> None:
+        answer = shop.get(f"/ui/do/replay?{query}")
+        assert answer.status_code == 400
+        assert "cannot be read" in answer.text
+
     def test_a_script_is_told_where_to_go_and_the_sentence_waits(self, shop: TestClient) -> None:
         form = {"token": token_of(shop), "queue": "mails", "back": "/ui/queues/mails"}
         answer = shop.post("/ui/do/lock", data=form, headers={"hx-request": "true"}, follow_redirects=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from urllib.parse import parse_qs, urlencode
+from urllib.parse import urlencode
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
@@ -15,7 +15,7 @@ from penstock.service.access import audit
 from penstock.service.dashboard import other_actions, queue_actions  # noqa: F401 - they register their actions
 from penstock.service.dashboard.actions import ACTIONS, Action, Given, do
 from penstock.service.dashboard.frame import PageRoute, Visit, Visiting, html, say
-from penstock.service.dashboard.signing import own_page, read_form
+from penstock.service.dashboard.signing import fields_of, own_page, read_form
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
@@ -26,7 +26,7 @@ NOT_CARRIED = {"token", "sure", "back"}
 def confirm(request: Request, visiting: Visiting, name: str) -> Response:
     """Show what an action will do; nothing is changed."""
     chosen = _known(visiting, name)
-    given = Given(parse_qs(request.url.query, keep_blank_values=True, max_num_fields=3000))
+    given = Given(fields_of(request.url.query.encode()))
     return _confirmation(visiting, chosen, given)
 
 

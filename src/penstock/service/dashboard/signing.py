@@ -15,6 +15,8 @@ from penstock.service.dashboard.session import COOKIE, is_ours, set_cookie
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
+MOST_FIELDS = 3000
+
 
 @router.get("/ui/login")
 def login(request: Request) -> Response:
@@ -66,9 +68,13 @@ async def read_form(request: Request) -> dict[str, list[str]]:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/x-www-form-urlencoded":
         raise HTTPException(415, "A form is expected here.")
-    body = await request.body()
+    return fields_of(await request.body())
+
+
+def fields_of(text: bytes) -> dict[str, list[str]]:
+    """The fields of a form, or of the query of an address."""
     try:
-        return parse_qs(body.decode(), keep_blank_values=True, max_num_fields=3000, errors="strict")
+        return parse_qs(text.decode(), keep_blank_values=True, max_num_fields=MOST_FIELDS, errors="strict")
     except (ValueError, UnicodeError) as cause:
         raise HTTPException(400, "The form cannot be read.") from cause
 
