@@ -175,6 +175,31 @@ def test_rates_of_top_come_from_what_workers_did_and_what_came_in() -> None:
         assert line.ready == 20
 
 
+def test_top_sees_puts_in_a_store_that_has_worked_for_days() -> None:
+    """What was done a day ago is not counted any more; that must not be taken for fewer puts."""
+    clock = FakeClock()
+    with open_queues("memory://top-for-days", clock=clock) as store:
+        queue = store.queue("mails")
+        queue.add_handler(lambda _: None)
+        worker = Worker(store)
+
+        def work() -> None:
+            queue.put_many(range(600))
+            worker.drain()
+            worker.write_figures()
+
+        work()
+        clock.advance("23h")
+        clock.advance("59m")
+        observer = Observer(store)
+        observer.look()
+        for _ in range(2):
+            clock.advance("1m")
+            work()
+            [line] = observer.look().queues
+            assert line.put_rate == pytest.approx(10.0)
+
+
 # --- watch -------------------------------------------------------------------------------------------
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from typing import Any
 
@@ -15,11 +15,14 @@ from penstock.clock import SECOND, Micros
 from penstock.log.store import LogStore
 from penstock.queue.entry import Counts
 from penstock.queue.queues import QueueStore
-from penstock.queue.worker.figures import MINUTE, Tally, read_figures, total
+from penstock.queue.worker.figure_history import FigureHistory, Series
+from penstock.queue.worker.figures import MINUTE, Tally, total
 from penstock.queue.worker.presence import KnownWorker, known_workers
 
 WINDOW: Micros = 60 * SECOND  # over which the rate of puts is averaged, once it has been watched for so long
 RECENT = 2  # minutes, the running one included, over which the rates of workers are averaged
+LATE = 10  # minutes that figures may come late and still count as done between two looks
+LOOK_BACK = 24 * 60  # minutes in which a handler of a family tells that there is one
 
 
 class QueueLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,18 +70,23 @@ class Observer:
         self._logs = logs
         self._members = members
         self._breaker = Breaker(store, BreakerConfig())
+        self._figures = FigureHistory(store)
+        self._before: tuple[int, Series] | None = None  # the last look, and the first minute to compare the next with
+        self._done: Counter[str] = Counter()  # since the first look, by line
         self._seen: deque[tuple[Micros, dict[str, int]]] = deque()
 
     def look(self) -> Snapshot:
         """Take a snapshot."""
         now = self._store.now()
         workers = known_workers(self._store)
-        tallies = read_figures(self._store, since_us=now - 24 * 60 * MINUTE)
-        families = set() if self._members else _families(workers, tallies)
+        figures, minute = self._figures.look(LOOK_BACK), now // MINUTE
+        families = set() if self._members else _families(workers, figures.by_handler(minute - LOOK_BACK))
         lines = _lines(self._store.counts(), families, now)
-        known = {line.name for line in lines}
-        recent = _by_line([tally for tally in tallies if tally.minute > now // MINUTE - RECENT], families)
-        put_rates = self._put_rates(lines, _by_line(tallies, families), now)
+        recent = _by_line(figures.since(minute - RECENT + 1), families)
+        # A queue whose workers keep it empty has no counts.
+        lines += [QueueLine(name=name) for name in sorted(recent.keys() - {line.name for line in lines})]
+        self._add_done(figures, families, minute)
+        put_rates = self._put_rates(lines, now)
         slots = _slots(workers)
         elapsed = (RECENT - 1) * 60 + (now % MINUTE) / SECOND
         queues = [
@@ -87,7 +95,7 @@ class Observer:
                 done_rate=recent[line.name].done / elapsed if line.name in recent else 0.0,
                 failed_rate=recent[line.name].failed / elapsed if line.name in recent else 0.0,
             )
-            for line in [*lines, *(QueueLine(name=name) for name in sorted(recent.keys() - known))]
+            for line in lines
         ]  # fmt: skip
         return Snapshot(
             now_us=now,
@@ -97,11 +105,19 @@ class Observer:
             lags=self._lags(),
         )
 
-    def _put_rates(self, lines: list[QueueLine], tallies: dict[str, Tally], now: Micros) -> dict[str, float]:
+    def _add_done(self, figures: Series, families: set[str], minute: int) -> None:
+        """Count what was done since the last look."""
+        if self._before is not None:
+            first, before = self._before
+            self._done.update({line: tally.done for line, tally in _by_line(figures.since(first), families).items()})
+            self._done.subtract({line: tally.done for line, tally in _by_line(before.since(first), families).items()})
+        self._before = minute - LATE, figures
+
+    def _put_rates(self, lines: list[QueueLine], now: Micros) -> dict[str, float]:
         """The rates of puts since the first snapshot of the last minute: the growth of a queue, plus what left it."""
         ever = {
             line.name: line.ready + line.delayed + line.retrying + line.held + line.leased + line.dead
-            + (tallies[line.name].done if line.name in tallies else 0)
+            + self._done[line.name]
             for line in lines
         }  # fmt: skip
         self._seen.append((now, ever))

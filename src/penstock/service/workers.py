@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import datetime
 from typing import Annotated, Literal
 
@@ -12,6 +11,7 @@ from pydantic import BaseModel
 
 from penstock.clock import from_micros
 from penstock.queue.queues import QueueStore
+from penstock.queue.worker.figure_history import handler_of
 from penstock.queue.worker.figures import BOUNDS, MINUTE, Tally, read_figures
 from penstock.queue.worker.presence import KnownWorker, Serving, known_workers
 from penstock.service.access import Reader
@@ -106,15 +106,10 @@ def seen_figures(store: QueueStore, key: ApiKey, minutes: int) -> list[Tally]:
     return [tally for tally in tallies if key.sees(tally.queue)]
 
 
-def of_queue(tallies: Iterable[Tally], queue: str) -> list[Tally]:
+def of_queue(tallies: list[Tally], queue: str) -> list[Tally]:
     """The figures of one queue: of its own handler, or else of the longest family it belongs to."""
-    by_handler: dict[tuple[str, bool], list[Tally]] = {}
-    for tally in tallies:
-        by_handler.setdefault((tally.queue, tally.is_family), []).append(tally)
-    if (queue, False) in by_handler:
-        return by_handler[queue, False]
-    families = [handler for handler in by_handler if handler[1] and queue.startswith(handler[0])]
-    return by_handler[max(families, key=lambda handler: len(handler[0]))] if families else []
+    handler = handler_of(queue, {(tally.queue, tally.is_family) for tally in tallies})
+    return [tally for tally in tallies if (tally.queue, tally.is_family) == handler]
 
 
 def _narrowed(worker: KnownWorker, key: ApiKey) -> KnownWorker:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections import defaultdict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -150,7 +149,7 @@ class Figures:
                 tally for block, tallies in self._blocks.items() if block * BLOCK // 60 == hour
                 for tally in tallies.values()
             ]  # fmt: skip
-            self._hours[hour] = _by_handler(minutes, hour * 60)
+            self._hours[hour] = added_up(minutes, hour * 60)
         notes = []
         for block in sorted({hour // HOURS_BLOCK for hour in hours}):
             some = [tally for hour, tallies in self._hours.items() if hour // HOURS_BLOCK == block for tally in tallies]
@@ -183,11 +182,16 @@ def read_hours(store: QueueStore, *, since_us: Micros) -> list[Tally]:
     return _read(store, HOURS_PREFIX, since_us - since_us % (60 * MINUTE))
 
 
+def decoded(document: bytes) -> list[Tally]:
+    """The tallies in a document."""
+    return _decoder.decode(document)
+
+
 def _read(store: QueueStore, prefix: str, since_us: Micros) -> list[Tally]:
     joined: dict[tuple[int, str, bool], Tally] = {}
     first = since_us // MINUTE
     for document in store.driver.documents(prefix, since_us=since_us):
-        for tally in _decoder.decode(document.value):
+        for tally in decoded(document.value):
             if tally.minute < first:
                 continue
             known = joined.get((tally.minute, tally.queue, tally.is_family))
@@ -198,20 +202,16 @@ def _read(store: QueueStore, prefix: str, since_us: Micros) -> list[Tally]:
     return sorted(joined.values(), key=lambda tally: (tally.minute, tally.queue))
 
 
-def _by_handler(tallies: Iterable[Tally], minute: int) -> list[Tally]:
+def added_up(tallies: Iterable[Tally], minute: int = 0) -> list[Tally]:
+    """One tally per handler, as of one minute."""
     joined: dict[tuple[str, bool], Tally] = {}
     for tally in tallies:
         key = (tally.queue, tally.is_family)
-        joined.setdefault(key, Tally(minute, *key, durations=[])).join(tally)
+        known = joined.get(key)
+        if known is None:
+            known = joined[key] = Tally(minute, *key, durations=[])
+        known.join(tally)
     return list(joined.values())
-
-
-def by_minute(tallies: Iterable[Tally]) -> dict[int, Tally]:
-    """Tallies of many handlers added up to one per minute."""
-    minutes: defaultdict[int, list[Tally]] = defaultdict(list)
-    for tally in tallies:
-        minutes[tally.minute].append(tally)
-    return {minute: total(some) for minute, some in sorted(minutes.items())}
 
 
 def total(tallies: Iterable[Tally]) -> Tally:

@@ -49,7 +49,7 @@ def overview(visiting: Visiting) -> Response:
     minutes = chosen_range(visiting.given("range"))
     now = reading.now()
     counts = reading.counts(key)
-    tallies = reading.figures(key)
+    tallies = reading.last_hour(key, now)
     workers = reading.workers(key)
     lags = sorted(reading.lags(key), key=lambda row: -row[2].lag)
     schedules = sorted(reading.schedules(key), key=lambda schedule: schedule.next_us)
@@ -69,8 +69,14 @@ def overview(visiting: Visiting) -> Response:
         workers=workers,
         lags=lags[:6],
         schedules=[(schedule, schedule.is_paused) for schedule in schedules[:6]],
-        **rate_charts(reading.figures_for(key, minutes), minutes, now),
+        **rate_charts(reading.figures(minutes).by_minute(begin_of(minutes, now), key.prefix), minutes, now),
     )
+
+
+def begin_of(minutes: int, now: Micros) -> int:
+    """The first minute that the charts of a range may show, in whole hours if the range is long."""
+    first = whole_minutes(now) - minutes
+    return first if minutes <= LOOK_BACK else first // 60 * 60
 
 
 def chosen_range(given: str) -> int:

@@ -12,10 +12,9 @@ from penstock.queue.protocol import Find
 from penstock.service.access import check_queue
 from penstock.service.dashboard.formatting import preview, whole_number
 from penstock.service.dashboard.frame import PageRoute, Visit, Visiting
-from penstock.service.dashboard.overview import RANGES, chosen_range, queue_rows, rate_charts
+from penstock.service.dashboard.overview import RANGES, begin_of, chosen_range, queue_rows, rate_charts
 from penstock.service.dashboard.reading import Slice, errors_of
 from penstock.service.schemas import NAME, read_labels
-from penstock.service.workers import of_queue
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
@@ -60,7 +59,7 @@ def list_queues(visiting: Visiting) -> Response:
         "queues.html",
         "queues",
         live="#queue-table",
-        rows=queue_rows(shown, reading.figures(visiting.key), reading.now()),
+        rows=queue_rows(shown, reading.last_hour(visiting.key, reading.now()), reading.now()),
         prefix=prefix,
         sort=sort if sort in SORTS else "name",
         only=only,
@@ -89,7 +88,7 @@ def show_queue(visiting: Visiting, queue: QueueName) -> Response:
     if tab not in TAB_NAMES:
         tab = _telling_tab(counts)
     minutes = chosen_range(visiting.given("range"))
-    tallies = of_queue(reading.figures_for(visiting.key, minutes), queue)
+    tallies = reading.figures(minutes).of_queue(queue, begin_of(minutes, now))
     served = [
         (worker, serving)
         for worker in reading.workers(visiting.key)

@@ -30,7 +30,8 @@ from penstock.queue.queue import Queue
 from penstock.queue.queues import QueueStore
 from penstock.queue.removal import is_deleted
 from penstock.queue.search import Hit, mentions, search
-from penstock.queue.worker.figures import HOURS_KEPT, MINUTE, Tally, read_figures, read_hours
+from penstock.queue.worker.figure_history import FigureHistory, Series
+from penstock.queue.worker.figures import HOURS_KEPT, MINUTE, Tally
 from penstock.queue.worker.presence import KnownWorker, known_workers
 from penstock.service.dashboard.formatting import whole_number
 from penstock.service.dashboard.rates import Rates
@@ -50,6 +51,7 @@ MOST_SCANNED = 5000  # rows that are looked through for a page whose filter the 
 MOST_IN_HAND = 200  # entries of all workers together, with their payloads
 COUNTED = (60, 360, 1440)  # minutes of history that are counted
 LOOK_BACK = 24 * 60  # minutes of figures
+LAST_HOUR = 75  # minutes: an hour of minutes that all workers have written
 
 
 class Cached(Generic[T]):
@@ -172,8 +174,10 @@ class Reading:
         self._breaker = breaker
         self._counts = Cached(queues.counts)
         self._workers = Cached(lambda: known_workers(queues))
-        self._figures = Cached(self._all_figures)
-        self._hours = Cached(self._all_hours)
+        by_minute, by_hour = FigureHistory(queues), FigureHistory(queues, by_hour=True)
+        self._last_hour = Cached(partial(by_minute.look, LAST_HOUR))
+        self._last_day = Cached(partial(by_minute.look, LOOK_BACK))
+        self._last_month = Cached(partial(by_hour.look, HOURS_KEPT // MINUTE))
         self._findings = Looked(self._all_findings)
         self._in_hand = Looked(self._all_in_hand)
         self._ended = {minutes: Looked(partial(self._all_ended, minutes)) for minutes in COUNTED}
@@ -317,23 +321,15 @@ class Reading:
     def _all_in_hand(self) -> list[Entry[Any]]:
         return self.queues.driver.find(Find(states=("leased",), limit=MOST_IN_HAND))
 
-    def figures(self, key: ApiKey) -> list[Tally]:
-        """What workers did in the last day, minute by minute."""
-        return [tally for tally in self._figures.get() if key.sees(tally.queue)]
+    def last_hour(self, key: ApiKey, now: Micros) -> list[Tally]:
+        """What each handler did in the last hour, minute by minute."""
+        return self._last_hour.get().since(now // MINUTE - LAST_HOUR, key.prefix)
 
-    def hours(self, key: ApiKey) -> list[Tally]:
-        """What workers did in the last 30 days, hour by hour."""
-        return [tally for tally in self._hours.get() if key.sees(tally.queue)]
-
-    def figures_for(self, key: ApiKey, minutes: int) -> list[Tally]:
+    def figures(self, minutes: int) -> Series:
         """What workers did in a range: minute by minute for a day, hour by hour beyond."""
-        return self.figures(key) if minutes <= LOOK_BACK else self.hours(key)
-
-    def _all_hours(self) -> list[Tally]:
-        return read_hours(self.queues, since_us=self.queues.now() - HOURS_KEPT)
-
-    def _all_figures(self) -> list[Tally]:
-        return read_figures(self.queues, since_us=self.queues.now() - LOOK_BACK * MINUTE)
+        if minutes <= 60:
+            return self._last_hour.get()
+        return (self._last_day if minutes <= LOOK_BACK else self._last_month).get()
 
     def ended(self, key: ApiKey, minutes: int, queue: str | None = None) -> Totals:
         """What ended in a range, counted in the history: exact, whoever ended it. One queue, or all within reach."""

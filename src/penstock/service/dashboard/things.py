@@ -13,10 +13,9 @@ from starlette.exceptions import HTTPException
 from penstock.clock import SECOND, Micros
 from penstock.queue.entry import Entry
 from penstock.queue.protocol import Schedule
-from penstock.queue.worker.figures import MINUTE, Tally, total
 from penstock.service.dashboard.formatting import preview, span
 from penstock.service.dashboard.frame import PageRoute, Visiting, address, entry_address
-from penstock.service.dashboard.overview import RANGES, by_node, chosen_range, rate_charts
+from penstock.service.dashboard.overview import RANGES, begin_of, by_node, chosen_range, rate_charts
 from penstock.service.dashboard.reading import MOST_IN_HAND
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
@@ -138,22 +137,18 @@ def changes(visiting: Visiting) -> Response:
 def report(visiting: Visiting) -> Response:
     """What was done, queue by queue, over the last hours: totals, failures and run times."""
     minutes = chosen_range(visiting.given("range", "1440"))
-    now = visiting.reading.now()
-    first = now // MINUTE - minutes
-    tallies = [tally for tally in visiting.reading.figures_for(visiting.key, minutes) if tally.minute >= first]
-    handlers: dict[tuple[str, bool], list[Tally]] = {}
-    for tally in tallies:
-        handlers.setdefault((tally.queue, tally.is_family), []).append(tally)
+    now, prefix = visiting.reading.now(), visiting.key.prefix
+    series, first = visiting.reading.figures(minutes), begin_of(minutes, now)
     rows: list[dict[str, Any]] = [
         {
-            "queue": queue,
-            "is_family": is_family,
+            "queue": summed.queue,
+            "is_family": summed.is_family,
             "total": summed,
             "p50": summed.quantile(0.5),
             "p95": summed.quantile(0.95),
             "mean": summed.seconds / max(1, sum(summed.durations)),
         }
-        for (queue, is_family), summed in ((handler, total(some)) for handler, some in handlers.items())
+        for summed in series.by_handler(first, prefix)
     ]
     rows.sort(key=lambda row: -row["total"].done - row["total"].failed)
     return visiting.page(
@@ -163,7 +158,7 @@ def report(visiting: Visiting) -> Response:
         rows=rows,
         minutes=minutes,
         ranges=RANGES,
-        **rate_charts(tallies, minutes, now),
+        **rate_charts(series.by_minute(first, prefix), minutes, now),
     )
 
 
