@@ -36,6 +36,14 @@ class TestRefusals(Contract):
             put(store, "q", unique=Unique("k", on_conflict="raise"))
         assert said(error) == str(refusals.unique_held("q", "k", holder))
 
+    def test_an_id_that_no_entry_can_have(self, store: QueueStore) -> None:
+        """A store that cannot even be asked for it is not away."""
+        queue = store.queue("q")
+        queue.put(1)
+        for ask in (queue.get, queue.cancel, queue.replay, lambda id_: queue.reschedule(id_, delay="1s")):
+            with pytest.raises((EntryNotFound, BadInput)):
+                ask("a\0b")
+
     def test_an_id_that_is_taken(self, store: QueueStore) -> None:
         put(store, "q", "x", id="mine")
         with pytest.raises(Conflict) as error:
