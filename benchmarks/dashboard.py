@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 from starlette.testclient import TestClient
 from tools import servers
 
@@ -26,13 +27,17 @@ from benchmarks.measure import Bar, conditions, report
 from penstock import QueueStore
 from penstock.clock import SECOND
 from penstock.ids import new_id
-from penstock.queue.protocol import TransferRow
+from penstock.queue.protocol import DocumentWrite, TransferRow
+from penstock.queue.worker.figures import BLOCK, HOURS_BLOCK, HOURS_PREFIX, MINUTE, PREFIX, Tally
+from penstock.queue.worker.presence import PREFIX as WORKER
+from penstock.queue.worker.presence import Serving, WorkerRecord
 from penstock.service import ServiceSettings, create_app
 
 QUICK = "--quick" in sys.argv
 REPEATS = 5 if QUICK else 9
 MOST_MS = 200
 CHUNK = 5000
+WORKERS, HANDLERS = 10, 20  # that have been busy all day, each with all of these
 ERRORS = [f"ConnectionError: host {number} did not answer" for number in range(20)]
 
 
@@ -91,14 +96,32 @@ def seed(url: str, scene: Scene) -> None:
         for start in range(0, scene.entries, CHUNK):
             numbers = range(start, min(scene.entries, start + CHUNK))
             store.driver.load([row(scene, number, now) for number in numbers])
+        seed_figures(store, now)
         penstock_bench(store)
         print(f"filled with {scene} in {time.monotonic() - begin:.0f} s", file=sys.stderr)
 
 
+def seed_figures(store: QueueStore, now: int) -> None:
+    """What workers did in a day by the minute and in a month by the hour, as each of them would have written it."""
+    served = ["mails", "invoices", *(f"customer.{number:05d}" for number in range(HANDLERS - 2))]
+    minute, notes = now // MINUTE, []
+    for worker in range(WORKERS):
+        for prefix, size, step, back in ((PREFIX, BLOCK, 1, 24 * 60), (HOURS_PREFIX, HOURS_BLOCK * 60, 60, 720 * 60)):
+            for block in range((minute - back) // size + 1, minute // size + 1):
+                tallies = [
+                    Tally(at, queue, False, 50, 2, 1, 1.5, [0, 10, 20, 20])
+                    for at in range(block * size, min((block + 1) * size, minute), step) for queue in served
+                ]  # fmt: skip
+                notes.append(DocumentWrite(f"{prefix}w{worker}.{block}", msgspec.json.encode(tallies)))
+        serving = tuple(Serving(queue, False, 1, 4) for queue in served)
+        record = WorkerRecord(f"web-{worker}/7-a", f"web-{worker}", 7, "0.1.0", now, False, serving)
+        notes.append(DocumentWrite(f"{WORKER}w{worker}", msgspec.json.encode(record)))
+    for start in range(0, len(notes), 50):
+        store.driver.write(notes[start : start + 50])
+
+
 def penstock_bench(store: QueueStore) -> None:
     """Note that the space is filled."""
-    from penstock.queue.protocol import DocumentWrite
-
     store.driver.write([DocumentWrite("penstock.bench", b"1")])
 
 
@@ -109,7 +132,8 @@ def pages(store: QueueStore) -> list[str]:
     live = store.driver.find(Find(queue="mails", limit=1))[0].id
     dead = store.driver.dead(Find(queue="invoices", limit=1))[0].id
     return [
-        "/", "/?range=43200", "/ui/queues", "/ui/queues?sort=oldest", "/ui/queues/mails?tab=ready",
+        "/", "/?range=1440", "/?range=43200", "/ui/queues/mails?range=1440", "/ui/queues", "/ui/queues?sort=oldest",
+        "/ui/queues/mails?tab=ready",
         "/ui/queues/mails?tab=delayed", "/ui/queues/mails?tab=leased", "/ui/queues/mails?tab=retrying",
         "/ui/queues/mails?tab=dead", "/ui/queues/mails?tab=history", "/ui/queues/customer.00005?tab=ready",
         "/ui/queues/customer.00005?tab=history", "/ui/queues/mails?tab=ready&label=customer=c4",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -337,12 +338,19 @@ class _Instruments:
 def context_of(headers: Mapping[str, Any] | None) -> SpanContext | None:
     """The span that headers name, or None if they name none that can be read."""
     named = headers.get(TRACEPARENT) if headers else None
-    if not isinstance(named, str) or (parts := _TRACEPARENT.fullmatch(named)) is None:
+    if not headers or not isinstance(named, str):
         return None
-    state = (headers or {}).get(TRACESTATE)
+    state = headers.get(TRACESTATE)
+    return _context_named(named, state if isinstance(state, str) else None)
+
+
+@lru_cache(maxsize=128)  # what was put together names the same span
+def _context_named(named: str, state: str | None) -> SpanContext | None:
+    if (parts := _TRACEPARENT.fullmatch(named)) is None:
+        return None
     context = SpanContext(
         int(parts[1], 16), int(parts[2], 16), is_remote=True, trace_flags=TraceFlags(int(parts[3], 16)),
-        trace_state=TraceState.from_header([state]) if isinstance(state, str) else None,
+        trace_state=None if state is None else TraceState.from_header([state]),
     )  # fmt: skip
     return context if context.is_valid else None
 
