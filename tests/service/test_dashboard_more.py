@@ -9,16 +9,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from starlette.testclient import TestClient
 from tests.contract.queue.shorthand import end, take
-from tests.dashboard_scenes import fill, topology
+from tests.dashboard_scenes import Ordered, fill, topology
 from tests.service.test_dashboard import do
 
-from penstock import LogStore, QueueStore, Worker, open_queues
+from penstock import Breaker, Bus, LogStore, QueueStore, Worker, open_queues
+from penstock.breaker.settings import BreakerConfig
 from penstock.clock import SECOND
-from penstock.queue.protocol import Finding
+from penstock.queue.changes import Change, record_change
+from penstock.queue.protocol import DocumentWrite, Finding
 from penstock.queue.worker.figures import HOURS_PREFIX, MINUTE, Figures, Tally, read_figures, read_hours
+from penstock.queue.worker.presence import WorkerRecord
 from penstock.service.access import Shares
 from penstock.service.dashboard.overview import RANGES, rate_charts
 from penstock.service.dashboard.rates import Rates
@@ -85,6 +89,42 @@ def test_all_pages_together_have_every_letter_whenever_it_was_put(
 
 
 # --- addresses that there are not ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def crowd(queues: QueueStore, logs: LogStore, serving: Callable[..., TestClient]) -> TestClient:
+    """More of everything than fits on a page."""
+    mails, bus, breaker = queues.queue("mails"), Bus(queues), Breaker(queues, BreakerConfig.active())
+    for number in range(120):
+        mails.schedule(f"thing-{number:03}", 1, every="1h")
+        bus.subscribe(f"thing-{number:03}", Ordered)
+        breaker.report(f"thing-{number:03}", "1", True)
+        record_change(queues, Change("ann", "lock", f"thing-{number:03}", "", "", ""))
+        record = WorkerRecord(f"thing-{number:03}/1-a", f"thing-{number:03}", 1, "0", queues.now(), False, ())
+        queues.driver.write([DocumentWrite(f"penstock.worker.{number}", msgspec.json.encode(record))])
+        logs.create(f"thing-{number:03}")
+    minute = queues.now() // MINUTE
+    tallies = [Tally(minute, f"thing-{number:03}", False, 1, durations=[]) for number in range(120)]
+    queues.driver.write([DocumentWrite(f"penstock.figures.a.{minute // 10}", msgspec.json.encode(tallies))])
+    return serving()
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/ui/schedules", "/ui/bus", "/ui/logs", "/ui/circuits", "/ui/workers", "/ui/changes", "/ui/report?range=60"],
+)
+def test_long_lists_are_shown_a_page_at_a_time(crowd: TestClient, path: str) -> None:
+    """An open page is sent whole every few seconds: a thousand rows of it are for nobody."""
+    seen: list[set[str]] = []
+    following: str | None = path
+    while following is not None:
+        text = crowd.get(following).text
+        rows = re.findall(r"<tr role=.row.*?</tr>", text.partition("<tbody")[2], re.S)
+        seen.append({name for row in rows for name in re.findall(r"thing-\d{3}", row)})
+        on = re.search(r'href="([^"]*)">On</a>', text)
+        following = html.unescape(on[1]) if on else None
+    assert [len(names) for names in seen] == [50, 50, 20]
+    assert len(set.union(*seen)) == 120
 
 
 @pytest.mark.parametrize("tab", ["nothing", "fifo", "locks", "queue", "__class__", "live", ""])

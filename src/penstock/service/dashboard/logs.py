@@ -15,6 +15,7 @@ from penstock.log.store import LogStore
 from penstock.service.access import check_log
 from penstock.service.dashboard.formatting import preview, value_pieces, whole_number
 from penstock.service.dashboard.frame import PageRoute, Visit, Visiting
+from penstock.service.dashboard.paged import paged
 from penstock.service.logs import logs_of
 from penstock.service.schemas import NAME
 
@@ -34,8 +35,9 @@ def list_logs(request: Request, visiting: Visiting) -> Response:
     by_log: dict[str, list[tuple[str, Lag]]] = {}
     for log, group, lag in visiting.reading.lags(visiting.key):
         by_log.setdefault(log, []).append((group, lag))
+    page = paged(list(filter(visiting.key.sees, store.names())), visiting.given("page"))
     rows = []
-    for name in filter(visiting.key.sees, store.names()):
+    for name in page.rows:
         bounds = store.bounds(name)
         rows.append(
             {
@@ -46,7 +48,7 @@ def list_logs(request: Request, visiting: Visiting) -> Response:
                 "lag": max((lag.lag for _, lag in by_log.get(name, [])), default=0),
             }
         )
-    return visiting.page("logs.html", "logs", live="#log-table", rows=rows)
+    return visiting.page("logs.html", "logs", live="#log-table", rows=rows, page=page)
 
 
 @router.get("/ui/logs/{log}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -144,7 +144,7 @@ def _described(count: int, word: str, per_minute: list[float]) -> str:
     return f"{number(count)} attempts {word}; at most {number(round(max(per_minute, default=0), 1))} per minute."
 
 
-def queue_rows(counts: list[Counts], tallies: list[Tally], now: Micros) -> list[dict[str, Any]]:
+def queue_rows(counts: Sequence[Counts], tallies: list[Tally], now: Micros) -> list[dict[str, Any]]:
     """Queues as a table shows them, with a line of what was done in the last hour."""
     last = whole_minutes(now)
     by_handler: dict[tuple[str, bool], dict[int, Tally]] = {}

@@ -10,15 +10,15 @@ from fastapi import APIRouter, Path, Response
 from penstock.queue.entry import Counts
 from penstock.queue.protocol import Find
 from penstock.service.access import check_queue
-from penstock.service.dashboard.formatting import preview, whole_number
+from penstock.service.dashboard.formatting import preview
 from penstock.service.dashboard.frame import PageRoute, Visit, Visiting
 from penstock.service.dashboard.overview import RANGES, begin_of, chosen_range, queue_rows, rate_charts
+from penstock.service.dashboard.paged import paged
 from penstock.service.dashboard.reading import Slice, errors_of
 from penstock.service.schemas import NAME, read_labels
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
-ON_A_PAGE = 50
 QueueName = Annotated[str, Path(pattern=NAME)]
 TABS = (
     ("ready", "Ready", "ready"),
@@ -53,30 +53,21 @@ def list_queues(visiting: Visiting) -> Response:
         if prefix.lower() in queue.queue.lower() and _is_meant(queue, only)
     ]
     chosen.sort(key=lambda queue: (order(queue), queue.queue))
-    page = page_number(visiting.given("page"), len(chosen))
-    shown = chosen[page * ON_A_PAGE : (page + 1) * ON_A_PAGE]
+    page = paged(chosen, visiting.given("page"))
     return visiting.page(
         "queues.html",
         "queues",
         live="#queue-table",
-        rows=queue_rows(shown, reading.last_hour(visiting.key, reading.now()), reading.now()),
+        rows=queue_rows(page.rows, reading.last_hour(visiting.key, reading.now()), reading.now()),
         prefix=prefix,
         sort=sort if sort in SORTS else "name",
         only=only,
         page=page,
-        total=len(chosen),
-        first=page * ON_A_PAGE,
-        has_more=(page + 1) * ON_A_PAGE < len(chosen),
     )
 
 
 def _is_meant(queue: Counts, only: str) -> bool:
     return {"dead": queue.dead > 0, "locked": bool(queue.locks), "waiting": queue.live > 0}.get(only, True)
-
-
-def page_number(given: str, total: int) -> int:
-    """The number of a page that there is."""
-    return max(0, min(whole_number(given) or 0, (total - 1) // ON_A_PAGE))
 
 
 @router.get("/ui/queues/{queue}")

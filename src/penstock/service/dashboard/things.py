@@ -16,6 +16,7 @@ from penstock.queue.protocol import Schedule
 from penstock.service.dashboard.formatting import preview, span
 from penstock.service.dashboard.frame import PageRoute, Visiting, address, entry_address
 from penstock.service.dashboard.overview import RANGES, begin_of, by_node, chosen_range, rate_charts
+from penstock.service.dashboard.paged import paged
 from penstock.service.dashboard.reading import MOST_IN_HAND
 
 router = APIRouter(include_in_schema=False, route_class=PageRoute)
@@ -31,6 +32,7 @@ def schedules(visiting: Visiting) -> Response:
         visiting.reading.schedules(visiting.key),
         key=lambda schedule: (schedule.is_paused, schedule.next_us, schedule.name),
     )
+    page = paged(known, visiting.given("page"))
     rows = [
         {
             "schedule": schedule,
@@ -38,9 +40,9 @@ def schedules(visiting: Visiting) -> Response:
             "is_paused": schedule.is_paused,
             "preview": preview(schedule.payload, schedule.codec, schedule.type),
         }
-        for schedule in known
+        for schedule in page.rows
     ]
-    return visiting.page("schedules.html", "schedules", live="#schedule-table", rows=rows)
+    return visiting.page("schedules.html", "schedules", live="#schedule-table", rows=rows, page=page)
 
 
 def times_text(schedule: Schedule) -> str:
@@ -53,10 +55,9 @@ def times_text(schedule: Schedule) -> str:
 def bus(visiting: Visiting) -> Response:
     """Subscriptions: which events they want, and what their queues hold."""
     held = {queue.queue: queue for queue in visiting.reading.counts(visiting.key)}
-    rows = [
-        (subscription, held.get(subscription.queue)) for subscription in visiting.reading.subscriptions(visiting.key)
-    ]
-    return visiting.page("bus.html", "bus", live="#bus-table", rows=rows)
+    page = paged(visiting.reading.subscriptions(visiting.key), visiting.given("page"))
+    rows = [(subscription, held.get(subscription.queue)) for subscription in page.rows]
+    return visiting.page("bus.html", "bus", live="#bus-table", rows=rows, page=page)
 
 
 @router.get("/ui/circuits")
@@ -72,7 +73,7 @@ def circuits(request: Request, visiting: Visiting) -> Response:
         "circuits.html",
         "circuits",
         live="#circuit-table,#circuit-lanes,#circuit-one",
-        circuits=known,
+        page=paged(known, visiting.given("page")),
         chosen=chosen,
         locked=locked[:20],
         locked_count=len(locked),
@@ -98,7 +99,8 @@ def _lane(transitions: tuple[Any, ...], state: str, now: Micros) -> list[tuple[s
 @router.get("/ui/workers")
 def workers(visiting: Visiting) -> Response:
     """Live workers: what they run, since when, what they have in hand; and those that were lost within a day."""
-    known, leased = visiting.reading.workers(visiting.key), visiting.reading.in_hand(visiting.key)
+    leased = visiting.reading.in_hand(visiting.key)
+    known = sorted(visiting.reading.workers(visiting.key), key=lambda worker: worker.state == "lost")
     held = by_owner(leased or [])
     owners = {worker.record.owner for worker in known}
     return visiting.page(
@@ -106,6 +108,7 @@ def workers(visiting: Visiting) -> Response:
         "workers",
         live="#worker-nodes,#worker-table,#other-hands",
         workers=known,
+        page=paged(known, visiting.given("page")),
         nodes=by_node(known),
         held=held,
         others={owner: some for owner, some in held.items() if owner not in owners},
@@ -129,7 +132,7 @@ def changes(visiting: Visiting) -> Response:
     target = visiting.given("target")
     known = [change for change in visiting.reading.changes(visiting.key) if not target or change.target == target]
     return visiting.page(
-        "changes.html", "changes", live="#change-table", changes=known[:200], target=target, count=len(known)
+        "changes.html", "changes", live="#change-table", page=paged(known, visiting.given("page")), target=target
     )
 
 
@@ -155,7 +158,7 @@ def report(visiting: Visiting) -> Response:
         "report.html",
         "report",
         live="#report-figures,#charts,#report-table",
-        rows=rows,
+        page=paged(rows, visiting.given("page")),
         minutes=minutes,
         ranges=RANGES,
         **rate_charts(series.by_minute(first, prefix), minutes, now),
