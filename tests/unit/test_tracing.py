@@ -15,12 +15,13 @@ from typing import Any
 import msgspec
 import pytest
 from opentelemetry import baggage, context
+from opentelemetry.metrics import NoOpMeterProvider
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.trace import SpanKind, StatusCode
+from opentelemetry.trace import NoOpTracerProvider, SpanKind, StatusCode
 from tests.backends import backend
 
 import penstock
@@ -508,6 +509,43 @@ def test_nothing_is_imported_that_is_not_used() -> None:
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stdout.splitlines()[-1] == "[]"
+
+
+def test_without_an_sdk_a_child_passes_its_context_on(store: QueueStore) -> None:
+    nothing = NoOpTracerProvider()
+    telemetry.trace(store, provider=nothing, meter_provider=NoOpMeterProvider(), relate="child")
+    queue, onward = store.queue("mails", str), store.queue("onward", str)
+    queue.handler(lambda value, ctx: onward.put(value))
+    queue.put("x", headers={"traceparent": GIVEN})
+    Worker(store).drain()
+    [entry] = onward.find()
+    assert entry.headers["traceparent"] == GIVEN
+
+
+def test_an_sdk_that_comes_late_gets_what_follows() -> None:
+    code = """
+import penstock
+from penstock import Worker, telemetry
+from opentelemetry import trace
+store = penstock.open_queues("memory://")
+telemetry.trace(store)
+queue = store.queue("q", int)
+queue.handler(abs)
+queue.put(1)
+Worker(store).drain()
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+exporter = InMemorySpanExporter()
+provider = TracerProvider()
+provider.add_span_processor(SimpleSpanProcessor(exporter))
+trace.set_tracer_provider(provider)
+queue.put(2)
+Worker(store).drain()
+print([span.name for span in exporter.get_finished_spans()])
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout.strip() == "['put q', 'handle q']"
 
 
 def test_without_the_library_the_way_is_told(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ and links to the first one: hours, retries and a batch may be between the two.
 from __future__ import annotations
 
 import re
+import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import lru_cache
@@ -47,6 +48,10 @@ MOST_LINKS = 128
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?")
 
 
+LISTEN_EVERY = 1.0  # seconds
+_SDK = "opentelemetry.sdk"
+_WITHOUT_SDK = (trace.__name__, metrics.__name__)
+
 _clock = SystemClock()  # of the spans, not of a store
 _NO_CONTEXT = contexts.Context()  # under which a span is the first of its trace
 
@@ -68,6 +73,9 @@ class Tracer:
         if relate not in ("link", "child"):
             raise BadInput(f"relate={relate!r} is unknown.", hint='Use "link" or "child".')
         self._provider = provider
+        # What is asked for here needs its spans whatever becomes of them.
+        self._is_heard = baggage or relate == "child" or provider is not None or meter_provider is not None
+        self._listens_next = 0.0
         self._tracer = trace.get_tracer(NAME, VERSION, provider, SCHEMA)
         self._instruments = _Instruments(metrics.get_meter(NAME, VERSION, meter_provider, SCHEMA))
         self._relate = relate
@@ -159,6 +167,21 @@ class Tracer:
         self._instruments.operation.record(seconds, attributes)
 
     # --- processing --------------------------------------------------------------------------------
+
+    def is_heard(self) -> bool:
+        """Whether anything may come of the span of an attempt.
+
+        Without an SDK nothing is recorded, and a link leads nowhere. A child still passes its context on, and baggage
+        travels. OpenTelemetry's own SDK is known as soon as it is imported, any other within a second.
+        """
+        if not self._is_heard:
+            if _SDK in sys.modules:
+                self._is_heard = True
+            elif (now := time.monotonic()) > self._listens_next:
+                self._listens_next = now + LISTEN_EVERY
+                providers = trace.get_tracer_provider(), metrics.get_meter_provider()
+                self._is_heard = not all(type(provider).__module__.startswith(_WITHOUT_SDK) for provider in providers)
+        return self._is_heard
 
     def process(self, ctx: Context[Any]) -> _Running:
         """A span around one attempt."""
@@ -288,6 +311,8 @@ class _Middleware:
         self._tracer = tracer
 
     def __call__(self, ctx: Context[Any], call_next: Callable[[], Any]) -> Any:
+        if not self._tracer.is_heard():
+            return call_next()
         running = self._tracer.process(ctx)
         try:
             result = call_next()
@@ -298,6 +323,8 @@ class _Middleware:
         return result
 
     async def in_loop(self, ctx: Context[Any], call_next: Callable[[], Awaitable[Any]]) -> Any:
+        if not self._tracer.is_heard():
+            return await call_next()
         running = self._tracer.process(ctx)
         try:
             result = await call_next()

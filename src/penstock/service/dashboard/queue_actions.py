@@ -33,7 +33,7 @@ def _queue(visiting: Visit, given: Given) -> Queue[Any]:
 
 def _preview_lock(visiting: Visit, given: Given) -> Preview:
     queue = _queue(visiting, given)
-    counts = queue.counts()
+    counts = visiting.reading.counts_of(visiting.key, queue.name)
     return Preview(
         title=f"Lock {queue.name}?",
         note="Nothing is claimed from it until it is unlocked; running work continues, and new entries are accepted.",
@@ -60,7 +60,7 @@ def lock(visiting: Visit, given: Given) -> Done:
 def _preview_unlock(visiting: Visit, given: Given) -> Preview:
     queue = _queue(visiting, given)
     holder = given.text("holder", HOLDER)
-    counts, locks = queue.counts(), queue.locks()
+    counts, locks = visiting.reading.counts_of(visiting.key, queue.name), queue.locks()
     others = len([lock for lock in locks if lock.holder != holder])
     held = next((lock for lock in locks if lock.holder == holder), None)
     return Preview(
