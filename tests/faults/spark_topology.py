@@ -1,6 +1,6 @@
-"""A Spark driver of its own, to be killed: drains a topology of three computations.
+"""A Spark driver of its own, to be killed: drains a topology of three computations, or the queries over auctions.
 
-python -m tests.faults.spark_topology URL MARK MASTER POINT TIMES
+python -m tests.faults.spark_topology URL MARK MASTER POINT TIMES [auctions]
 
 POINT is a failpoint, at whose TIMES-th passing driver and JVM die; "worker", "executor" and "host" let one of those
 die instead, once, which makes the file MARK; "none" nothing.
@@ -12,6 +12,7 @@ import signal
 import sys
 from typing import Any
 
+from tests import auctions
 from tests.faults.spark_killing import kill_once
 
 import penstock
@@ -64,8 +65,10 @@ def main() -> int:
     failpoints.arm(strike)
     kills = point if point in ("worker", "executor", "host") else ""
     with penstock.open_logs(url) as store:
-        made = topology(kills, mark)
-        runner = SparkRunner(made, store, spark, checkpoint_records=60)
+        if sys.argv[6:] == ["auctions"]:
+            runner = SparkRunner(auctions.everything(), store, spark, checkpoint_records=700)
+        else:
+            runner = SparkRunner(topology(kills, mark), store, spark, checkpoint_records=60)
         return 0 if runner.start().drain("250s", final=True) else 1
 
 

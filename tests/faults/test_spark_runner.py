@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests import auctions
 from tests.contract.stream.shorthand import fill, numbers, rows
 from tests.faults.spark_able import able
 from tests.faults.spark_cluster import standalone
@@ -31,13 +32,17 @@ POINTS = [
 ]
 
 
-def drive(folder: Path, point: str = "none", times: int = 1, master: str = "local[2]") -> int:
+def drive(folder: Path, point: str = "none", times: int = 1, master: str = "local[2]", *what: str) -> int:
     """Run a driver to its end, whatever that is; driver and JVM are a process group of their own."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
     command = [sys.executable, "-m", "tests.faults.spark_topology", f"file://{folder}/logs", f"{folder}/spark-mark"]
     with (folder / "errors").open("ab") as errors:
         child = subprocess.Popen(
-            [*command, master, point, str(times)], cwd=ROOT, env=environment, start_new_session=True, stderr=errors
+            [*command, master, point, str(times), *what],
+            cwd=ROOT,
+            env=environment,
+            start_new_session=True,
+            stderr=errors,
         )
         try:
             return child.wait(300)
@@ -73,6 +78,20 @@ def test_a_driver_killed_in_the_middle_of_a_drain(filled: Path, point: str, time
     assert drive(filled, point, times) == -9
     assert drive(filled) == 0
     check(filled)
+
+
+def test_ten_queries_whose_driver_is_killed_again_and_again(tmp_path: Path) -> None:
+    read = auctions.events(3_000, seed=41)
+    with penstock.open_logs(f"file://{tmp_path}/logs") as store:
+        auctions.append(store, read)
+    for point, times in [
+        ("spark.batch.computed", 9), ("log.transaction.committed", 14), ("stream.checkpoint.before", 6),
+    ]:  # fmt: skip
+        assert drive(tmp_path, point, times, "local[2]", "auctions") == -9, point
+    assert drive(tmp_path, "none", 1, "local[2]", "auctions") == 0
+    with penstock.open_logs(f"file://{tmp_path}/logs") as store:
+        for query in auctions.QUERIES:
+            assert auctions.results(store, query) == auctions.answer(query, read), query
 
 
 def test_killed_again_and_again(filled: Path) -> None:

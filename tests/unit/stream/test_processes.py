@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import auctions
 from tests.contract.stream.shorthand import fill, numbers, rows, told, wait_until
 from tests.unit.stream import dying
 
@@ -176,6 +177,24 @@ def test_killed_again_and_again_while_it_drains(logs: LogStore, url: str, undist
     draining.join()
     assert drained == [True], told(runner)
     assert results(logs) == undisturbed
+
+
+def test_ten_queries_killed_while_they_drain(logs: LogStore, url: str) -> None:
+    read = auctions.events(2_000, seed=31)
+    auctions.append(logs, read)
+    runner = ProcessRunner("tests.auctions:everything", logs, url, processes=2, checkpoint_records=300).start()
+    chance = random.Random(3)
+    drained: list[bool] = []
+    draining = threading.Thread(target=lambda: drained.append(runner.drain("100s", final=True)))
+    draining.start()
+    for _ in range(3):
+        draining.join(chance.uniform(0.3, 1.5))
+        if running := list(runner._processes):
+            chance.choice(running)._child.kill()
+    draining.join()
+    assert drained == [True], told(runner)
+    for query in auctions.QUERIES:
+        assert auctions.results(logs, query) == auctions.answer(query, read), query
 
 
 def test_numbers_of_runs_rise_whatever_the_clock_says(logs: LogStore, monkeypatch: pytest.MonkeyPatch) -> None:
