@@ -6,7 +6,8 @@
 Every group is one pytest process. A group whose folders do not exist yet is left out; one that has test
 files and runs none of them fails. JOBS sets the number of processes of the parallel groups (0: none; by default two
 for each core and at most 8, because tests of servers and clocks mostly wait). PYTEST_ADDOPTS reaches pytest as usual.
-A test that fails has failed: nothing is run a second time. The last line is "N passed, N failed".
+A test that fails has failed: nothing is run a second time. "busy" is how much of the cores was in use meanwhile: where
+it is low, the tests waited. The last line is "N passed, N failed".
 """
 
 import contextlib
@@ -25,6 +26,8 @@ sys.path.insert(0, str(ROOT))
 
 from tools.kafka import QUICK_ABORTS, SHARED, Kafka  # noqa: E402 - found by the line above
 from tools.servers import Missing  # noqa: E402
+
+from penstock.queue.worker.free_core import idle_seconds_of_all_cores  # noqa: E402 - found by the line above
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,21 @@ class Result:
     failed: int = 0
     skipped: int = 0
     seconds: float = 0.0
+    busy: float | None = None  # share of all cores, whoever used them
     note: str = ""
+
+
+class Watch:
+    """What time passes, and how much of the cores is in use meanwhile."""
+
+    def __init__(self) -> None:
+        self._began, self._idle = time.monotonic(), idle_seconds_of_all_cores()
+
+    def tell(self, result: Result) -> None:
+        """Write it down."""
+        result.seconds, idle = time.monotonic() - self._began, idle_seconds_of_all_cores()
+        if self._idle is not None and idle is not None:
+            result.busy = 1 - (idle - self._idle) / (result.seconds * (os.cpu_count() or 1))
 
 
 def has_tests(folder: Path) -> bool:
@@ -121,11 +138,10 @@ def _run(group: Group, paths: list[str], report: Path, environment: dict[str, st
         command += ["-n", str(jobs)]
     if group.select:
         command += ["-k", group.select]
-    began = time.monotonic()
+    watch, result = Watch(), Result(group.name)
     code = subprocess.run(command, cwd=ROOT, check=False, env=environment).returncode
-    result = Result(group.name)
     read(report, result)
-    result.seconds = time.monotonic() - began
+    watch.tell(result)
     if code == NO_TESTS:
         result.note = "no tests were run"
     elif code not in (0, 1):
@@ -147,9 +163,11 @@ def read(report: Path, result: Result) -> None:
 
 def check() -> Result:
     """Runs `make check`; a failure counts as one failed test."""
-    began = time.monotonic()
+    watch = Watch()
     code = subprocess.run(["make", "--no-print-directory", "check"], cwd=ROOT, check=False).returncode
-    return Result("check", failed=int(code != 0), seconds=time.monotonic() - began)
+    result = Result("check", failed=int(code != 0))
+    watch.tell(result)
+    return result
 
 
 def main(names: list[str]) -> int:
@@ -170,11 +188,11 @@ def main(names: list[str]) -> int:
     if not names:
         results += [Result(name, failed=1, note="in no group of tools/test.py") for name in homeless()]
 
-    print("\ngroup        passed failed skipped  seconds")
+    print("\ngroup        passed failed skipped  seconds   busy")
     for result in results:
         print(
             f"{result.name:<12} {result.passed:>6} {result.failed:>6} {result.skipped:>7} "
-            f"{result.seconds:>8.1f}  {result.note}".rstrip()
+            f"{result.seconds:>8.1f} {'' if result.busy is None else f'{result.busy:.0%}':>6}  {result.note}".rstrip()
         )
     passed = sum(result.passed for result in results)
     failed = sum(result.failed for result in results)
