@@ -39,25 +39,16 @@ class _Group:
         self.seqs: list[bytes] = []
         self.starts: list[int] = []
         self.fences: list[int] = []
-        self.results: list[tuple[str, NewResult] | None] = []  # what handlers returned, by the id of the entry
+        self.results: list[tuple[int, str, NewResult]] = []  # what handlers returned: place and id of each entry
 
     def write(self, key: bytes, payloads: list[Any]) -> tuple[Any, ...]:
         """As the function reads it; a packed request cannot hold bytes, so they are added to the arguments."""
         first, count = ARGUMENTS_FROM + len(payloads), len(self.seqs)
         starts, fences = struct.pack(f">{count}q", *self.starts), struct.pack(f">{count}I", *self.fences)
         payloads += (key, b"".join(self.seqs), starts, fences)
-        if not any(self.results):
+        if not self.results:
             return first, self.claim
-        results: list[Any] = []
-        for row in self.results:
-            if row is None:
-                results.append(False)
-                continue
-            id_, result = row
-            payloads.append(result.value)
-            at = ARGUMENTS_FROM + len(payloads) - 1
-            results.append((id_, result.generation, result.codec, result.kept_us, at, *_origin(result)))
-        return first, self.claim, results
+        return first, self.claim, _write_results(self.results, payloads)
 
 
 class SettleCall:
@@ -129,7 +120,8 @@ class SettleCall:
         group.seqs.append(seq)
         group.starts.append(lease.claimed_us if ending.started_us is None else ending.started_us)
         group.fences.append(lease.fence)
-        group.results.append(None if ending.result is None else (lease.entry, ending.result))
+        if ending.result is not None:
+            group.results.append((len(group.seqs), lease.entry, ending.result))
         return True
 
     def read(self, reply: Reply, now: Micros) -> tuple[list[StepDone | PenstockError], Claimed, list[bool]]:
@@ -207,6 +199,25 @@ def _write_ending(ending: Ending, payloads: list[Any]) -> tuple[Any, ...]:
     payloads.append(result.value)
     at = ARGUMENTS_FROM + len(payloads) - 1
     return (*write_ending(ending), (result.codec, result.kept_us, at, *_origin(result)))
+
+
+def _write_results(results: Sequence[tuple[int, str, NewResult]], payloads: list[Any]) -> list[Any]:
+    """Results that differ in nothing but their values together; the values are added to the arguments as one."""
+    alike: dict[tuple[Any, ...], tuple[list[int], list[str], list[bytes]]] = {}
+    for place, id_, result in results:
+        common = (result.generation, result.codec, result.kept_us, result.queue, result.batch or False)
+        columns = alike.get(common)
+        if columns is None:
+            columns = alike[common] = ([], [], [])
+        places, ids, values = columns
+        places.append(place)
+        ids.append(id_)
+        values.append(result.value)
+    written = []
+    for common, (places, ids, values) in alike.items():
+        written.append((*common, ARGUMENTS_FROM + len(payloads), places, ids))
+        payloads += (struct.pack(f">{len(values)}I", *map(len, values)), b"".join(values))
+    return written
 
 
 def _origin(result: NewResult) -> tuple[str, str | bool]:

@@ -242,20 +242,26 @@ end
 
 -- The labels and links of entries that ended together with one record of the history.
 function settle.end_marked(row, seqs, items)
-  local numbers, ids, labels = {}, {}, {}
+  local numbers, ids, labelled = {}, {}, {}
   for i = 1, #seqs / 6 do numbers[i] = item.body_field(sub(items, item.size * (i - 1) + 1, item.size * i)) end
   for i, text in ipairs(batch.get(K.entries, numbers)) do
-    local e = text and body.parse(text)
-    if e and e.linked then ids[#ids + 1] = e.id end
-    for name, value in pairs(e and e.labels or {}) do
+    local id, labels, linked = body.marks(text)
+    if linked then ids[#ids + 1] = id end
+    for name, value in pairs(labels or NOTHING) do
       local label = name .. '=' .. value
-      labels[label] = true
-      later('ZREM', K['label:'] .. label, sub(seqs, 6 * i - 5, 6 * i))
+      local fields = labelled[label]
+      if not fields then
+        fields = {}
+        labelled[label] = fields
+      end
+      fields[#fields + 1] = sub(seqs, 6 * i - 5, 6 * i)
     end
   end
-  for label in pairs(labels) do later('ZADD', K['row_label:'] .. label, 0, row) end
-  link.read(ids)
-  for _, id in ipairs(ids) do link.ended(id, 'done') end
+  for label, fields in pairs(labelled) do
+    batch.run('ZREM', K['label:'] .. label, fields)
+    call('ZADD', K['row_label:'] .. label, 0, row)
+  end
+  link.all_done(ids)
 end
 
 -- The key of the record.
@@ -282,16 +288,13 @@ function settle.record_rows(head, seqs, items, starts)
 end
 
 -- Endings that are all plain successes of one claim: where its key, sequence numbers, starts and fences, all packed,
--- are among the arguments, the claim's id, and for each what its handler returned or false. 1, or a list of what became
--- of each.
+-- are among the arguments, the claim's id, and what handlers returned, or nil. 1, or a list of what became of each.
 function settle.finish(group)
   local first, claim_id, kept = group[1], group[2], group[3]
   local key, seqs, starts, fences = unpack(ARGS, first, first + 3)
   if work.claims_left[key] then flush() end
   if settle.finish_together(key, seqs, starts) then
-    for i = 1, kept and #kept or 0 do
-      if kept[i] then outcome.keep(kept[i]) end
-    end
+    for _, alike in ipairs(kept or NOTHING) do outcome.keep_alike(alike) end
     return 1
   end
   local results = {}
@@ -300,12 +303,10 @@ function settle.finish(group)
     local started = sunpack('>i8', starts, 8 * i - 7)
     local token = (sunpack('>I4', fences, 4 * i - 3)) .. '-' .. claim_id
     local e = entry.held(field, token)
-    if e then
-      history.finish(e, 'done', nil, started ~= 0 and started, true)
-      if kept and kept[i] then outcome.keep(kept[i]) end
-    end
+    if e then history.finish(e, 'done', nil, started ~= 0 and started, true) end
     results[i] = e and 1 or 0
   end
+  for _, alike in ipairs(kept or NOTHING) do outcome.keep_alike(alike, results) end
   return results
 end
 

@@ -36,6 +36,13 @@ function body.parse(text)
   }
 end
 
+-- What its end has to look after: its id, its labels or false, and whether others wait for it; nothing if it is gone.
+function body.marks(text)
+  if not text then return nil end
+  local meta = decode(sub(text, body.size + 1, body.size + sunpack('>I4', text, 27)))
+  return meta[1], meta[5], meta[9]
+end
+
 function body.payload(e) return sub(e.text, body.size + sunpack('>I4', e.text, 27) + 1) end
 
 -- Without the length of what follows.

@@ -39,11 +39,11 @@ function link.is_held(e) return e and not e.claim and e.due == HELD end
 
 -- --- ends ----------------------------------------------------------------------------------------------
 
-function link.change(target, needs, state)
+function link.change(target, needs, state, count)
   local old = work.follow[target] or { 0, 0, 0, 0, 0 }
   local new = { old[1] + needs, old[2], old[3], old[4], old[5] }
   local at = link.counted[state]
-  if at then new[at] = new[at] + 1 end
+  if at then new[at] = new[at] + (count or 1) end
   set(work.follow, target, new)
 end
 
@@ -75,6 +75,30 @@ function link.ended(id, state)
     end
   end
   link.keep(id, #left > 0 and left or false)
+end
+
+-- The same for many that are done: all their links are consumed, and none is fatal.
+function link.all_done(ids)
+  link.read(ids)
+  local sources, done = {}, {}
+  for _, id in ipairs(ids) do
+    local list = work.links[id]
+    for i = 1, list and #list or 0, 2 do
+      local target = list[i]
+      local its = sources[target]
+      if not its then
+        its = {}
+        sources[target], done[target] = its, 0
+      end
+      its[#its + 1] = id
+      if list[i + 1] ~= 'open' then done[target] = done[target] + 1 end
+    end
+    if list then link.keep(id, false) end
+  end
+  for target, its in pairs(sources) do
+    link.change(target, -#its, 'done', done[target])
+    for _, id in ipairs(its) do later('ZREM', K['linked:'] .. target, id) end
+  end
 end
 
 function link.keep(source, list)
@@ -249,18 +273,40 @@ end
 
 local outcome = {}
 
+-- What comes before the value of a result; `group` is its batch or false.
+function outcome.head(generation, codec, ends, name, group)
+  local meta = pack({ generation, codec, ends, name, group })
+  return spack('>I4', #meta) .. meta
+end
+
 -- Id, generation, codec, for how long, which argument is the value, queue, and batch or false.
 function outcome.keep(result)
   local id, generation, codec, lasting, at, name, group = unpack(result, 1, 7)
   local ends = now + lasting
-  set(work.results, id, { ends, pack({ generation, codec, ends, name, group }), ARGS[at], group })
+  set(work.results, id, { ends, outcome.head(generation, codec, ends, name, group) .. ARGS[at], group })
+end
+
+-- Results that differ in nothing but their values: generation, codec, for how long, queue, batch or false, which argument
+-- has their packed sizes, with the values in the one after it, places and ids of the entries. `ended` says by place
+-- which of them have ended; all if it is nil.
+function outcome.keep_alike(alike, ended)
+  local generation, codec, lasting, name, group, at, places, ids = unpack(alike, 1, 8)
+  local ends = now + lasting
+  local head, sizes, values, from = outcome.head(generation, codec, ends, name, group), ARGS[at], ARGS[at + 1], 1
+  for i, id in ipairs(ids) do
+    local size = sunpack('>I4', sizes, 4 * i - 3)
+    if not ended or ended[places[i]] == 1 then
+      set(work.results, id, { ends, head .. sub(values, from, from + size - 1), group })
+    end
+    from = from + size
+  end
 end
 
 function outcome.write()
   for id, kept in pairs(work.results) do
-    later('HSET', K.results, id, spack('>I4', #kept[2]) .. kept[2] .. kept[3])
+    later('HSET', K.results, id, kept[2])
     later('ZADD', K.result_ends, format('%.0f', kept[1]), id)
-    if kept[4] then later('ZADD', K['batch_results:'] .. kept[4], 0, id) end
+    if kept[3] then later('ZADD', K['batch_results:'] .. kept[3], 0, id) end
   end
   work.results = {}
 end
