@@ -255,7 +255,7 @@ class TestMessages:
             assert not re.search(r"_(links|waits|results|labels)\b", message)
             sizes.append(len(message))
         # Which one and under which claim, where that is needed, and nothing that has to be escaped.
-        assert (sizes[0] - sizes[1]) / 90 < 60
+        assert (sizes[0] - sizes[1]) / 90 < 100
 
     def test_a_claim_that_again_finds_nothing_is_one_statement(self, store: Any, messages: list[str]) -> None:
         store.queue("q").put("x", delay="1h")

@@ -96,9 +96,9 @@ def round_trip(
         (ending.lease.ref.seq, claims.setdefault(ending.lease.ref.claim, len(claims) + 1), ending.started_us)
         for ending in endings
     ]
-    results, places = _results(endings)
+    results, places = _results(endings, claims)
     linked = [
-        (ending.lease.ref.seq, ending.lease.entry, ending.lease.ref.claim)
+        (ending.lease.ref.seq, ending.lease.entry, claims[ending.lease.ref.claim])
         for ending in endings if ending.lease.ref.linked
     ]  # fmt: skip
     settling = f"settle{'_keep' if results else ''}{'_consume' if linked else ''}_and_claim"
@@ -141,7 +141,7 @@ def size_of_results(steps: Sequence[Step]) -> int:
     return sum(len(result.value) for result in results if result is not None) * 4 // 3
 
 
-def _results(endings: Sequence[Ending]) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+def _results(endings: Sequence[Ending], claims: dict[str, int]) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
     """What handlers returned, as rows of JSON; and what many have in common, which each names by a number."""
     numbers: dict[tuple[Any, ...], int] = {}
     rows = []
@@ -149,7 +149,7 @@ def _results(endings: Sequence[Ending]) -> tuple[list[tuple[Any, ...]], list[tup
         result = ending.result
         if result is not None:
             ref: Ref = ending.lease.ref
-            place = (result.generation, result.codec, result.kept_us, result.queue, result.batch, ref.claim)
+            place = (result.generation, result.codec, result.kept_us, result.queue, result.batch, claims[ref.claim])
             value = b64encode(result.value).decode()
             rows.append((ref.seq, ending.lease.entry, value, numbers.setdefault(place, len(numbers))))
     return rows, [(number, *place) for place, number in numbers.items()]

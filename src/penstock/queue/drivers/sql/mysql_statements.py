@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pymysql
 import pymysql.cursors
-from pymysql.constants import CLIENT
+from pymysql.constants import CLIENT, SERVER_STATUS
 
 from penstock.queue.drivers.sql import guidance
 from penstock.queue.drivers.sql.session import Session
@@ -22,6 +22,12 @@ _LISTED = re.compile(r"\bIN %\((\w+)\)s")
 _VALUES = re.compile(r"((?:INSERT|REPLACE)\b.*?\bVALUES)\s*(\(.*\))", re.DOTALL)
 _DUPLICATE = re.compile(r"Duplicate entry '(.*)-0' for key")
 _TAKEN = 1062
+
+
+class _Json(str):
+    """A text that is JSON."""
+
+    __slots__ = ()
 
 
 class Cursor:
@@ -60,8 +66,17 @@ class Cursor:
 
     def written(self, text: str, parameters: dict[str, Any]) -> str:
         """A statement with its parameters in it, quoted."""
-        whole: str = self._cursor.mogrify(text, parameters)
-        return whole
+        quoted = self.connection.escape
+        return text % {
+            name: self._quoted_json(value) if type(value) is _Json else quoted(value)
+            for name, value in parameters.items()
+        }
+
+    def _quoted_json(self, text: str) -> str:
+        """As the driver would, at a fraction of the cost: JSON has no control characters, but many double quotes."""
+        if not self.connection.server_status & SERVER_STATUS.SERVER_STATUS_NO_BACKSLASH_ESCAPES:
+            text = text.replace("\\", "\\\\")
+        return "'" + text.replace("'", "''") + "'"
 
     def run_together(self, texts: Sequence[str]) -> None:
         """Run statements in order: in one message if the connection is ours, for a caller's takes one at a time."""
@@ -149,7 +164,7 @@ class _Part(NamedTuple):
             return value
         if name in self.listed:
             return tuple(value) or (None,)  # a list that nothing is in
-        return msgspec.json.encode(value).decode()
+        return _Json(msgspec.json.encode(value), "utf-8")
 
 
 def _part(text: str) -> _Part:

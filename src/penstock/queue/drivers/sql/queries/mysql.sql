@@ -284,41 +284,39 @@ REPLACE INTO {space}_results (id, generation, codec, until, value, queue, batch)
 SELECT g.id, p.generation, p.codec, @penstock_now + p.kept, from_base64(g.value), p.queue, p.batch
 FROM json_table(%(result_places)s, '$[*]' COLUMNS (place int PATH '$[0]', generation int PATH '$[1]',
     codec varchar(64) PATH '$[2]', kept bigint PATH '$[3]', queue varchar(128) PATH '$[4]', batch varchar(64) PATH '$[5]',
-    claim varchar(64) PATH '$[6]')) p
+    claim int PATH '$[6]')) p
 STRAIGHT_JOIN json_table(%(results)s, '$[*]' COLUMNS (seq bigint PATH '$[0]', id varchar(64) PATH '$[1]',
     value longtext PATH '$[2]', place int PATH '$[3]')) g ON g.place = p.place
-STRAIGHT_JOIN {space}_held h FORCE INDEX (PRIMARY) ON h.seq = g.seq WHERE h.claim = p.claim AND h.linked = 0
+STRAIGHT_JOIN {space}_held h FORCE INDEX (PRIMARY) ON h.seq = g.seq
+WHERE find_in_set(h.claim, %(claims)s) = p.claim AND h.linked = 0
 
 -- name: consume_links_of_held
--- The links of successes; a part of the message of settle_done, for the entries that it ends.
+-- The links of successes; a part of the message of settle_done, for the entries that it ends. Nobody adds links to these
+-- meanwhile: who does so locks what is held, as settle_done has.
 --
--- 1. The links are locked, then what the targets need, in the order of their ids, as everybody does.
--- 2. They are counted and dropped.
+-- 1. The links are locked and counted by target, then what the targets need is locked, in the order of their ids, as
+--    everybody does.
+-- 2. They are taken off and dropped.
 -- 3. What needs nothing any more is released where it is still held, and the bell rings. When it is due is read when it is
 --    locked: somebody may have put it off meanwhile. What a forgotten entry needed is forgotten, too.
-SELECT json_arrayagg(json_array(l.source, l.target, l.kind)) INTO @penstock_links FROM (
-    SELECT l.source, l.target, l.kind
-    FROM json_table(%(linked)s, '$[*]' COLUMNS (seq bigint PATH '$[0]', id varchar(64) PATH '$[1]',
-                    claim varchar(64) PATH '$[2]')) g
+SELECT json_arrayagg(json_array(l.target, l.consumed, l.done)) INTO @penstock_counts FROM (
+    SELECT l.target, count(*) AS consumed, sum(l.kind <> 'open') AS done
+    FROM json_table(%(linked)s, '$[*]' COLUMNS (seq bigint PATH '$[0]', id varchar(64) PATH '$[1]', claim int PATH '$[2]')) g
     STRAIGHT_JOIN {space}_held h FORCE INDEX (PRIMARY) ON h.seq = g.seq
     STRAIGHT_JOIN {space}_links l FORCE INDEX (PRIMARY) ON l.source = g.id
-    WHERE h.claim = g.claim AND h.linked = 0 FOR UPDATE) l;
-SELECT json_arrayagg(g.target) INTO @penstock_targets FROM (
-    SELECT DISTINCT g.target FROM json_table(coalesce(@penstock_links, '[]'), '$[*]' COLUMNS (target varchar(64) PATH '$[1]')) g
-    ORDER BY g.target LIMIT 1000000) g;
+    WHERE find_in_set(h.claim, %(claims)s) = g.claim AND h.linked = 0
+    GROUP BY l.target ORDER BY l.target LIMIT 1000000 FOR UPDATE) l;
 SELECT json_arrayagg(w.id) INTO @penstock_targets FROM (
-    SELECT w.id FROM json_table(coalesce(@penstock_targets, '[]'), '$[*]' COLUMNS (target varchar(64) PATH '$')) g
+    SELECT w.id FROM json_table(coalesce(@penstock_counts, '[]'), '$[*]' COLUMNS (target varchar(64) PATH '$[0]')) g
     STRAIGHT_JOIN {space}_waits w FORCE INDEX (PRIMARY) ON w.id = g.target FOR UPDATE) w;
-SELECT json_arrayagg(json_array(g.target, g.consumed, g.done)) INTO @penstock_counts FROM (
-    SELECT g.target, count(*) AS consumed, sum(g.kind <> 'open') AS done
-    FROM json_table(coalesce(@penstock_links, '[]'), '$[*]' COLUMNS (target varchar(64) PATH '$[1]', kind varchar(8) PATH '$[2]')) g
-    GROUP BY g.target) g;
 UPDATE json_table(coalesce(@penstock_counts, '[]'), '$[*]' COLUMNS (id varchar(64) PATH '$[0]', consumed int PATH '$[1]',
                   done int PATH '$[2]')) g
 STRAIGHT_JOIN {space}_waits w FORCE INDEX (PRIMARY) ON w.id = g.id SET w.needs = w.needs - g.consumed, w.done = w.done + g.done;
-DELETE l FROM json_table(coalesce(@penstock_links, '[]'), '$[*]' COLUMNS (source varchar(64) PATH '$[0]',
-                         target varchar(64) PATH '$[1]')) g
-STRAIGHT_JOIN {space}_links l FORCE INDEX (PRIMARY) ON l.source = g.source AND l.target = g.target;
+DELETE l
+FROM json_table(%(linked)s, '$[*]' COLUMNS (seq bigint PATH '$[0]', id varchar(64) PATH '$[1]', claim int PATH '$[2]')) g
+STRAIGHT_JOIN {space}_held h FORCE INDEX (PRIMARY) ON h.seq = g.seq
+STRAIGHT_JOIN {space}_links l FORCE INDEX (PRIMARY) ON l.source = g.id
+WHERE find_in_set(h.claim, %(claims)s) = g.claim AND h.linked = 0;
 SELECT json_arrayagg(if(b.body IS NULL, w.id, NULL)), json_arrayagg(coalesce(b.seq, b.body))
 INTO @penstock_forgotten, @penstock_places
 FROM json_table(coalesce(@penstock_targets, '[]'), '$[*]' COLUMNS (id varchar(64) PATH '$')) g
