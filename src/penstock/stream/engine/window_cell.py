@@ -286,8 +286,10 @@ class WindowCell(Cell):
             yield from ((some, _text(window)) for some in key_groups(block))
 
     def entries(self, key: Any, sub: str) -> Iterator[Entry]:
-        block = self._committed.get(_window(sub), _NOTHING)
-        return block_entries(self.name, sub, {each: block[each] for each in key if each in block}, [])
+        # What this checkpoint changes comes with it.
+        block, changed = self._committed.get(_window(sub), _NOTHING), self._work.get(_window(sub), _NOTHING)
+        values = {each: block[each] for each in key if each in block and each not in changed}
+        return block_entries(self.name, sub, values, [])
 
     def entry_count(self) -> int:
         return sum(map(len, self._committed.values()))
