@@ -7,6 +7,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from penstock.errors import CannotOpen, StoreUnavailable
 from penstock.telemetry import health
 from penstock.telemetry.exposing import Exporter
 from penstock.telemetry.health import HealthFile, HealthState, WorkerHealth
+from penstock.telemetry.reporting import Reporter
 from penstock.telemetry.snapshot import Snapshot
 
 
@@ -212,6 +214,29 @@ class TestPort:
         finally:
             for connection in idle:
                 connection.close()
+
+
+def test_a_process_that_reports_that_it_is_ready_reports_the_metrics_of_a_ready_one() -> None:
+    """The parent adds up last reports, so one between the two would be taken for the whole."""
+    import socket
+
+    parent, child = socket.socketpair()
+    is_ready = threading.Event()
+
+    def snapshot() -> Snapshot:
+        metrics = Snapshot()
+        metrics.add("penstock_slots", ("q",), 2 if is_ready.is_set() else 0)
+        is_ready.set()
+        return metrics
+
+    with closing(parent):
+        reporter = Reporter(child.detach(), snapshot, lambda: HealthState(True, is_ready.is_set()))
+        for ready, slots in ((b"false", b"0"), (b"true", b"2")):
+            reporter.send()
+            report = parent.recv(1 << 16)
+            assert b'["penstock_slots",["q"],' + slots in report
+            assert ready in report.rpartition(b"penstock_slots")[2]
+    eventually(lambda: "penstock-reporter" not in {thread.name for thread in threading.enumerate()})
 
 
 def test_a_probe_loads_neither_stores_nor_other_commands() -> None:

@@ -50,7 +50,8 @@ class Reporter:
 
     def send(self) -> None:
         """Send a report now, unless the parent is gone."""
-        report = msgspec.json.encode(_Report(msgspec.Raw(self._snapshot().encode()), self._state()))
+        state = self._state()  # first, so that the metrics of a process that says it is ready are those of a ready one
+        report = msgspec.json.encode(_Report(msgspec.Raw(self._snapshot().encode()), state))
         with self._lock, contextlib.suppress(OSError):
             self._socket.sendall(_LENGTH.pack(len(report)) + report)
 
@@ -59,7 +60,7 @@ class Reporter:
         self.send()
 
     def _answer(self) -> None:
-        with contextlib.suppress(OSError):
+        with self._socket, contextlib.suppress(OSError):
             while self._socket.recv(1):
                 self.send()
 
