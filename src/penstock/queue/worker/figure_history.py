@@ -14,7 +14,16 @@ import msgspec
 
 from penstock.clock import SECOND
 from penstock.queue.protocol import Document
-from penstock.queue.worker.figures import BLOCK, HOURS_BLOCK, HOURS_PREFIX, MINUTE, PREFIX, Tally, added_up, decoded
+from penstock.queue.worker.figures import (
+    BLOCK,
+    HOURS_BLOCK,
+    HOURS_PREFIX,
+    MINUTE,
+    PREFIX,
+    Tally,
+    added_up,
+    tallies_of,
+)
 
 if TYPE_CHECKING:
     from penstock.queue.queues import QueueStore
@@ -32,7 +41,7 @@ class Block:
         """Add up the documents of all workers."""
         joined: dict[HandlerName, dict[int, Tally]] = {}
         for document in documents:
-            for tally in decoded(document):
+            for tally in tallies_of(document):
                 minutes = joined.setdefault((tally.queue, tally.is_family), {})
                 known = minutes.get(tally.minute)
                 if known is None:

@@ -193,7 +193,7 @@ def read_hours(store: QueueStore, *, since_us: Micros) -> list[Tally]:
     return _read(store, HOURS_PREFIX, since_us - since_us % (60 * MINUTE))
 
 
-def decoded(document: bytes) -> list[Tally]:
+def tallies_of(document: bytes) -> list[Tally]:
     """The tallies in a document."""
     return _decoder.decode(document)
 
@@ -202,7 +202,7 @@ def _read(store: QueueStore, prefix: str, since_us: Micros) -> list[Tally]:
     joined: dict[tuple[int, str, bool], Tally] = {}
     first = since_us // MINUTE
     for document in store.driver.documents(prefix, since_us=since_us):
-        for tally in decoded(document.value):
+        for tally in tallies_of(document.value):
             if tally.minute < first:
                 continue
             known = joined.get((tally.minute, tally.queue, tally.is_family))

@@ -8,6 +8,7 @@ session        who asks: sessions, and the token that proves that a form is ours
 signing        sign in, sign out
 reading        what the pages read from the stores: the one place that asks
 formatting     numbers, times, ids and values for people
+paged          long lists, a page at a time
 charts         charts as plain SVG
 static         style sheet and scripts
 events         the stream that keeps open pages fresh
