@@ -36,7 +36,8 @@ function body.parse(text)
   }
 end
 
--- What its end has to look after: its id, its labels or false, and whether others wait for it; nothing if it is gone.
+-- What the end of an entry has to look after: its id, its labels or false, and whether others wait for it. Returns
+-- nothing for an entry that is gone.
 function body.marks(text)
   if not text then return nil end
   local meta = decode(sub(text, body.size + 1, body.size + sunpack('>I4', text, 27)))
