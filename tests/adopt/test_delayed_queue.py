@@ -22,7 +22,7 @@ def test_every_store_takes_it_over_with_equal_counts_and_checksums(
     url, client = redis_source
     fill(client, "delayedqueue")
     before = everything(client)
-    plan = adopt("delayedqueue", url, "--to", any_target.url, "--json", code=1).json()
+    plan = adopt("delayedqueue", url, "--to", any_target.url, "--json", code=4).json()
     shown = [(one["queue"], one["ready"], one["delayed"], one["retrying"]) for one in plan["queues"]]
     assert shown == [(CHECKS, 2, 0, 0), (REMINDERS, 0, 3, 2)]
     assert adopt("delayedqueue", url, "--to", any_target.url, "--yes", "--json").json()["carried"] == 7

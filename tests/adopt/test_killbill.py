@@ -26,10 +26,10 @@ def test_without_yes_it_prints_what_it_would_do_and_changes_nothing(
     killbill: Killbill, killbill_tables: Callable[[], Any], target: str, adopt: Any, tmp_path: Any
 ) -> None:
     before = killbill_tables()
-    shown = adopt("killbill", killbill[0], "--to", target, code=1)
+    shown = adopt("killbill", killbill[0], "--to", target, code=4)
     assert "Nothing was changed; add --yes to do it." in shown.out
     assert "bus_events" in shown.out
-    plan = adopt("killbill", killbill[0], "--to", target, "--json", code=1).json()
+    plan = adopt("killbill", killbill[0], "--to", target, "--json", code=4).json()
     bus, notifications, *others = plan["queues"]
     assert (bus["queue"], bus["ready"], bus["retrying"], bus["dead"], bus["history"]) == ("bus_events", 2, 2, 1, 7)
     assert (notifications["queue"], notifications["delayed"], notifications["dead"]) == (NOTIFICATIONS, 4, 1)

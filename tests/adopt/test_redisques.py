@@ -27,7 +27,7 @@ def test_every_store_takes_it_over_with_equal_counts_and_checksums(
     url, client = redis_source
     fill(client, "redisques", without=OWNED)
     before = everything(client)
-    plan = adopt("redisques", url, "--to", any_target.url, "--json", code=1).json()
+    plan = adopt("redisques", url, "--to", any_target.url, "--json", code=4).json()
     shown = [(one["queue"], one["ready"] + one["retrying"]) for one in plan["queues"]]
     assert shown == [
         ("requests.empty", 0), ("requests.free", 3), ("requests.notes%3Aann", 3), ("requests.orders", 5),
@@ -85,7 +85,7 @@ def test_a_node_that_still_owns_queues_is_not_taken_over_from(
 ) -> None:
     url, client = redis_source
     fill(client, "redisques")
-    assert "Somebody still works there" in adopt("redisques", url, "--to", target, code=1).out
+    assert "Somebody still works there" in adopt("redisques", url, "--to", target, code=4).out
     refused = adopt("redisques", url, "--to", target, "--yes", code=2)
     assert "says that a node owns this queue" in refused.err
     assert opened(target).counts() == []

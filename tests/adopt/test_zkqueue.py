@@ -54,7 +54,7 @@ def test_every_store_takes_it_over_with_equal_counts_and_checksums(
 ) -> None:
     url, client = zookeeper
     before = znodes(client)
-    [plan] = adopt("zkqueue", url, "--to", any_target.url, "--json", code=1).json()["queues"]
+    [plan] = adopt("zkqueue", url, "--to", any_target.url, "--json", code=4).json()["queues"]
     assert (plan["queue"], plan["ready"], plan["retrying"], plan["dead"]) == ("mails", 1, 2, 1)
     assert adopt("zkqueue", url, "--to", any_target.url, "--yes", "--json").json()["carried"] == 4
     assert znodes(client) == before
@@ -82,7 +82,7 @@ def test_workers_handle_what_was_taken_over(zookeeper: Zookeeper, target: str, a
 def test_an_item_that_a_consumer_holds_stops_it(zookeeper: Zookeeper, target: str, adopt: Any) -> None:
     url, client = zookeeper
     client.create("/mails/locks/lock-0000000001", ephemeral=True)
-    assert "Somebody still works there" in adopt("zkqueue", url, "--to", target, code=1).out
+    assert "Somebody still works there" in adopt("zkqueue", url, "--to", target, code=4).out
     refused = adopt("zkqueue", url, "--to", target, "--yes", code=2)
     assert "locks/lock-0000000001 is held by a session" in refused.err
     client.delete("/mails/locks/lock-0000000001")

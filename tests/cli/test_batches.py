@@ -58,7 +58,7 @@ def test_an_unknown_batch_is_an_error(run: Run, store: QueueStore) -> None:
 
 def test_a_batch_is_cancelled(run: Run, store: QueueStore) -> None:
     id_ = some_batch(store)
-    asked = run("batch", "cancel", id_, code=1).out
+    asked = run("batch", "cancel", id_, code=4).out
     assert "its entry is held, 1 member has not ended" in asked
     assert "add --yes" in asked
     assert "2 cancelled" in run("batch", "cancel", id_, "--yes").out

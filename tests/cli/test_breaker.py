@@ -38,7 +38,7 @@ def test_nothing_is_there(run: Run) -> None:
 
 
 def test_open_and_close(run: Run, breaker: Breaker) -> None:
-    assert "Nothing was changed" in run("breaker", "close", "crm", code=1).out
+    assert "Nothing was changed" in run("breaker", "close", "crm", code=4).out
     run("breaker", "close", "crm", "--yes", "--why", "tested")
     assert breaker.circuit("crm").transitions[-1].why == "tested"
     run("breaker", "open", "erp", "--yes")
@@ -52,7 +52,7 @@ def test_configuration(run: Run, breaker: Breaker, tmp_path: Path) -> None:
     advised = run("breaker", "advise", "--capacity", "10000", "--load", "2000", "--per-minute", "600", "--json").json()
     assert (advised["entriesMaxAgeMS"], advised["maxQueueSampleCount"]) == (300000, 4000)
     file.write_text(json.dumps(advised))
-    run("breaker", "config", "--set", str(file), code=1)
+    run("breaker", "config", "--set", str(file), code=4)
     assert run("breaker", "config", "--set", str(file), "--yes").json() == advised
     assert run("breaker", "config").json() == advised
     [change] = run("breaker", "config", "--changes").json()

@@ -140,7 +140,7 @@ def test_cancel_by_id_and_by_label(run: Run, store: QueueStore) -> None:
     mails = store.queue("mails", dict)
     first = mails.put({"n": 1}).id
     others = [mails.put({"n": n}, labels={"customer": "ann"}).id for n in range(2)]
-    asked = run("queue", "cancel", "mails", first, code=1).out
+    asked = run("queue", "cancel", "mails", first, code=4).out
     assert first in asked
     assert "add --yes" in asked
     assert run("queue", "cancel", "mails", first, "--yes").out.endswith("cancelled 1 entry of mails\n")
@@ -160,8 +160,8 @@ def test_a_preview_of_cancel_refuses_what_the_action_refuses(run: Run, store: Qu
     ids = [mails.put({"n": n}).id for n in range(2)]
     [held] = store.unit().take(mails, limit=1)
     [waiting] = set(ids) - {held.id}
-    for options, shown in (((), "cancel 1 entry of mails"), (("--yes",), "cancelled 1 entry of mails")):
-        done = run("queue", "cancel", "mails", *ids, *options, code=1)
+    for options, code, shown in (((), 4, "cancel 1 entry of mails"), (("--yes",), 1, "cancelled 1 entry of mails")):
+        done = run("queue", "cancel", "mails", *ids, *options, code=code)
         assert shown in done.out
         assert waiting in done.out
         assert held.id not in done.out
@@ -170,7 +170,7 @@ def test_a_preview_of_cancel_refuses_what_the_action_refuses(run: Run, store: Qu
     only = run("queue", "cancel", "mails", held.id, code=1)
     assert "add --yes" not in only.out
     assert f"not cancelled: {held.id}" in only.err
-    assert "cancel 1 entry of mails" in run("queue", "cancel", "mails", held.id, "--force", code=1).out
+    assert "cancel 1 entry of mails" in run("queue", "cancel", "mails", held.id, "--force", code=4).out
 
 
 @pytest.mark.parametrize("width", ["60", "80"])
@@ -286,7 +286,7 @@ def test_replay_of_named_entries(run: Run, store: QueueStore) -> None:
 
 def test_replay_of_all_dead_letters_needs_yes(run: Run, store: QueueStore) -> None:
     ids = some_dead(store, 12)
-    asked = run("queue", "replay", "mails", "--all", code=1).out
+    asked = run("queue", "replay", "mails", "--all", code=4).out
     assert "replay 12 dead letters of mails" in asked
     assert ids[0] in asked
     assert "... and 2 more" in asked
@@ -315,7 +315,7 @@ def test_purge_needs_dead_and_yes(run: Run, store: QueueStore) -> None:
     some_dead(store, 2)
     store.queue("mails").put({"n": 9})
     assert "purge needs --dead" in run("queue", "purge", "mails", code=2).err
-    assert "purge 2 dead letters of mails" in run("queue", "purge", "mails", "--dead", code=1).out
+    assert "purge 2 dead letters of mails" in run("queue", "purge", "mails", "--dead", code=4).out
     assert store.queue("mails").counts().dead == 2
     assert "no such dead letters" in run("queue", "purge", "mails", "--dead", "--before", "1d", "--yes").out
     assert (
@@ -332,7 +332,7 @@ def test_prune_shows_and_needs_yes(run: Run, store: QueueStore) -> None:
     assert run("queue", "prune").out == "pruned 0 history rows\n"
     move_history_back(store, "1h")
     some_done(store, 3)
-    assert "would prune 2 history rows, older than 30m" in run("queue", "prune", "--older-than", "30m", code=1).out
+    assert "would prune 2 history rows, older than 30m" in run("queue", "prune", "--older-than", "30m", code=4).out
     assert len(store.queue("mails").history()) == 5
     assert run("queue", "prune", "--older-than", "30m", "--yes").out == "pruned 2 history rows\n"
     assert len(store.queue("mails").history()) == 3
@@ -345,7 +345,7 @@ def test_prune_shows_what_it_would_do_and_what_it_keeps(run: Run, store: QueueSt
     move_history_back(store, "1h")
     some_done(store, 3)
     move_history_back(store, "14m30s")
-    shown = run("queue", "prune", "--older-than", older_than, code=1).out
+    shown = run("queue", "prune", "--older-than", older_than, code=4).out
     assert "would prune 2 history rows, older than 15m" in shown
     assert "3 history rows of the last 15 minutes kept" in shown
     done = run("queue", "prune", "--older-than", older_than, "--yes").out
@@ -460,7 +460,7 @@ def test_schedules_are_listed_and_removed(run: Run, store: QueueStore) -> None:
     assert "0 8 * * * (Europe/Zurich)" in out
     assert "every 1m 30s" in out
     assert [one["name"] for one in run("schedule", "list", "--json").json()] == ["daily", "often"]
-    assert "would remove" in run("schedule", "remove", "often", code=1).out
+    assert "would remove" in run("schedule", "remove", "often", code=4).out
     assert len(store.schedules()) == 2
     run("schedule", "remove", "often", "--yes")
     assert [one.name for one in store.schedules()] == ["daily"]

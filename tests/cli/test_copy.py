@@ -25,7 +25,7 @@ def run(*arguments: str) -> tuple[int, str]:
 
 def test_without_yes_nothing_changes(shop: str, tmp_path: Path) -> None:
     code, out = run(shop, f"sqlite:///{tmp_path}/new.db")
-    assert code == 1
+    assert code == 4
     assert "3 live entries" in out
     assert "--yes" in out
     assert not (tmp_path / "new.db").exists()

@@ -61,7 +61,7 @@ def test_credentials_of_queued_requests_are_shown_by_no_command(
     for command in commands:
         asks = command[1] in ("replay", "cancel")
         for more in ((),) if asks else ((), ("--json",), ("--traceback",) if command[1] == "show" else ()):
-            shown = run(*command, *more, code=1 if asks else 0)
+            shown = run(*command, *more, code=4 if asks else 0)
             text = shown.out + shown.err
             assert not [secret for secret in SECRETS if secret in text], (command, more)
             assert "crm" in text, (command, more)
@@ -170,7 +170,7 @@ def test_find_looks_in_all_queues(run: Run, store: QueueStore) -> None:
 
 def test_replay_by_label_and_error_counts_first(run: Run, store: QueueStore) -> None:
     failed = some_failed(store)
-    asked = run("queue", "replay", "mails", "--error", "lost", code=1).out
+    asked = run("queue", "replay", "mails", "--error", "lost", code=4).out
     assert "replay 2 dead letters of mails" in asked
     assert "add --yes" in asked
     assert store.queue("mails").counts().dead == 3
@@ -196,11 +196,11 @@ def test_cancel_by_error_and_all(run: Run, store: QueueStore) -> None:
     mails.remove_handler()
     mails.put({"n": 9})
     assert mails.counts().retrying == 1
-    assert "cancel 1 entry of mails" in run("queue", "cancel", "mails", "--error", "refused", code=1).out
+    assert "cancel 1 entry of mails" in run("queue", "cancel", "mails", "--error", "refused", code=4).out
     run("queue", "cancel", "mails", "--error", "refused", "--yes")
     assert (mails.counts().retrying, mails.counts().ready) == (0, 1)
     mails.put_many([{"n": number} for number in range(600)], delay="1h")
-    assert "cancel 601 entries of mails" in run("queue", "cancel", "mails", "--all", code=1).out
+    assert "cancel 601 entries of mails" in run("queue", "cancel", "mails", "--all", code=4).out
     assert "cancelled 601 entries of mails" in run("queue", "cancel", "mails", "--all", "--yes").out
     assert mails.counts().live == 0
 
@@ -210,7 +210,7 @@ def test_an_empty_queue_is_deleted(run: Run, store: QueueStore) -> None:
     store.queue("mails").put(1)
     assert "is not empty" in run("queue", "delete", "mial", "--yes", code=2).err
     run("queue", "cancel", "mial", "--all", "--yes")
-    assert "would delete the empty queue mial" in run("queue", "delete", "mial", code=1).out
+    assert "would delete the empty queue mial" in run("queue", "delete", "mial", code=4).out
     assert [row["queue"] for row in run("queue", "list", "--json").json()] == ["mails", "mial"]
     assert run("queue", "delete", "mial", "--yes").out == "deleted mial\n"
     assert [row["queue"] for row in run("queue", "list", "--json").json()] == ["mails"]
@@ -324,8 +324,8 @@ def test_changes_of_logs_and_tables_are_recorded(run: Run, tmp_path: Path) -> No
 
 def test_what_is_refused_or_only_asked_is_not_recorded(run: Run, store: QueueStore) -> None:
     some_dead(store, 1)
-    run("queue", "replay", "mails", "--all", code=1)
-    run("queue", "purge", "mails", "--dead", code=1)
+    run("queue", "replay", "mails", "--all", code=4)
+    run("queue", "purge", "mails", "--dead", code=4)
     run("queue", "delete", "mails", code=2)
     run("queue", "list")
     assert recent_changes(store) == []

@@ -60,7 +60,7 @@ def test_a_copy_neither_comes_from_nor_dry_runs_into_nowhere(missing: str, tmp_p
     if missing.startswith("zookeeper"):
         assert (code, "--leave-out history" in said) == (2, True)
     else:
-        assert (code, "Would lock 1 queue" in said) == (1, True)
+        assert (code, "Would lock 1 queue" in said) == (4, True)
     assert not is_there(read_url(missing))
 
 

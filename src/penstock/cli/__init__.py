@@ -37,8 +37,8 @@ serve      penstock serve, penstock key new, remove
 bulk       penstock import, penstock export
 pipeline   penstock pipeline run, report
 
-Exit codes: 0 done; 1 a check failed, rows were rejected, nothing was there to do, or ``--yes`` is missing; 2 wrong
-input, or a store that cannot be opened; 3 the store did not answer.
+Exit codes: 0 done; 1 a check failed, rows were rejected, or nothing was there to do; 2 wrong input, or a store that
+cannot be opened; 3 the store did not answer; 4 ``--yes`` is missing.
 """
 
 import importlib.util

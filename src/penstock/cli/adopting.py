@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from penstock.adopt import Adopted, Adoption, Plan, open_source
 from penstock.cli.copying import open_target
 from penstock.cli.opened import AsJson, Yes
-from penstock.cli.printing import add, console, count, print_json, table
+from penstock.cli.printing import add, console, count, needs_yes, print_json, table
 from penstock.cli.recording import record
 from penstock.queue.queues import QueueStore
 
@@ -57,7 +57,9 @@ def adopt(
             work = Adoption(source, target, leave_out=leave_out or ())
             if not yes:
                 _say_what_would_be(work, target, as_json=as_json)
-                raise typer.Exit(1)
+                if work.was_done:
+                    raise typer.Exit(1)
+                needs_yes(is_said=not as_json)
             adopted = work.run() if as_json else _with_progress(work)
             if not adopted.was_done:
                 live = sum(queue.live for queue in adopted.plan.queues)
@@ -85,7 +87,6 @@ def _say_what_would_be(work: Adoption, target: QueueStore, *, as_json: bool) -> 
     typer.echo(f"Would take this over from {work.source.name} into {target.name}, space {target.space}.")
     if shown := work.source.running():
         typer.echo(f"Somebody still works there: {shown}. Stop the nodes first.")
-    typer.echo("Nothing was changed; add --yes to do it.")
 
 
 def _with_progress(work: Adoption) -> Adopted:

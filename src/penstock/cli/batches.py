@@ -7,10 +7,9 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from penstock.cli.ending import needs_yes
 from penstock.cli.help import App
 from penstock.cli.opened import AsJson, Url, Yes, open_existing
-from penstock.cli.printing import add, console, count, iso, print_json, table, when
+from penstock.cli.printing import add, console, count, iso, needs_yes, print_json, table, when
 from penstock.cli.recording import record
 from penstock.cli.watching import watchable
 from penstock.queue.batch import BatchLine, batch_status, cancel_batch, held_batches

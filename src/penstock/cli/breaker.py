@@ -15,7 +15,7 @@ from penstock.breaker.circuit import CircuitView
 from penstock.breaker.settings import BreakerConfig, read_config
 from penstock.cli.help import App
 from penstock.cli.opened import AsJson, Url, Yes, open_existing
-from penstock.cli.printing import add, console, iso, print_json, table, when
+from penstock.cli.printing import add, console, iso, needs_yes, print_json, table, when
 from penstock.cli.recording import record
 from penstock.cli.watching import watchable
 from penstock.errors import BadInput
@@ -187,8 +187,7 @@ def _record_configuration(store: QueueStore, breaker: str, before: Any, after: A
 def _agreed(yes: bool, what: str) -> None:
     if not yes:
         typer.echo(what)
-        typer.echo("Nothing was changed; add --yes to do it.")
-        raise typer.Exit(1)
+        needs_yes()
 
 
 def _shown(view: CircuitView) -> dict[str, Any]:

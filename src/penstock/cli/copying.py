@@ -8,7 +8,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
 from penstock.cli.opened import AsJson, Yes, is_there, open_existing
-from penstock.cli.printing import add, console, count, print_json, table
+from penstock.cli.printing import add, console, count, needs_yes, print_json, table
 from penstock.cli.recording import record
 from penstock.clock import SystemClock
 from penstock.location import read_url
@@ -41,8 +41,11 @@ def copy(  # noqa: PLR0917 - typer reads options from the arguments
     with open_existing(source_url) as source, open_target(target_url, make=yes) as target:
         work = Copy(source, target, leave_out=leave_out or (), wait=wait)
         if not yes:
-            _say_what_would_be(source, target, was_done=work.check())
-            raise typer.Exit(1)
+            was_done = work.check()
+            _say_what_would_be(source, target, was_done=was_done)
+            if was_done:
+                raise typer.Exit(1)
+            needs_yes()
         copied = work.run() if as_json else _with_progress(work)
         if not copied.was_done:
             what = ", ".join(f"{total.count:,} {name}" for name, total in copied.sums.items())
@@ -81,7 +84,6 @@ def _say_what_would_be(source: QueueStore, target: QueueStore, *, was_done: bool
         f"{count(live, 'live entry', 'live entries')}, {count(dead, 'dead letter')} and the history "
         f"to {target.name}, space {target.space}."
     )
-    typer.echo("Nothing was changed; add --yes to do it.")
 
 
 def _with_progress(work: Copy) -> Copied:

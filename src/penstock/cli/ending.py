@@ -9,7 +9,7 @@ import typer
 
 from penstock.cli.choosing import All, Choice, Chosen, Error, Ids, Label, announce, chosen_from
 from penstock.cli.opened import Url, Yes, open_existing, open_queue
-from penstock.cli.printing import count
+from penstock.cli.printing import count, needs_yes
 from penstock.cli.queues import Name
 from penstock.cli.reading import before as read_before
 from penstock.cli.reading import labels as read_labels
@@ -189,12 +189,6 @@ def _history_rows(store: QueueStore, where: Find) -> str:
 def _tell_kept(rows: str) -> None:
     if rows:
         typer.echo(f"{rows} of the last 15 minutes kept: they show whether a call is repeated after a lost reply")
-
-
-def needs_yes() -> None:
-    """Stop a command that was called without --yes."""
-    typer.echo("Nothing was changed; add --yes to do it.")
-    raise typer.Exit(1)
 
 
 def _in_steps(act: Callable[..., int], ids: list[str]) -> tuple[int, list[tuple[str, str]]]:

@@ -16,7 +16,7 @@ from penstock.cli.application import load_type
 from penstock.cli.completing import group_names, log_names
 from penstock.cli.help import App
 from penstock.cli.opened import AsJson, Yes
-from penstock.cli.printing import add, console, count, print_json, span, table
+from penstock.cli.printing import add, console, count, needs_yes, print_json, span, table
 from penstock.cli.record_lines import check_json, check_typed, lines_of_input, print_record, read_line, read_time
 from penstock.cli.recording import record_for_logs
 from penstock.cli.watching import watchable
@@ -297,8 +297,7 @@ def reset(  # noqa: PLR0917 - typer reads options from the arguments
         if is_new:
             typer.echo(f"{group} is a new group of {name}. {did_you_mean(group, groups)}".rstrip())
         if not yes:
-            typer.echo("Nothing was changed; add --yes to do it.")
-            raise typer.Exit(1)
+            needs_yes()
         store.reset(group, offsets)
         record_for_logs("reset of group", name, f"{group} at {committed}", f"{group} at {list(offsets.values())}")
         typer.echo(f"Group {group} {'is made and begins' if is_new else 'reads on'} there.")
@@ -323,8 +322,7 @@ def delete(name: Name, url: Url, yes: Yes = False) -> None:
         records = sum(partition.end - partition.start for partition in store.bounds(name))
         typer.echo(f"{name} has {count(records, 'record')} and {count(len(store.groups(name)), 'group')}.")
         if not yes:
-            typer.echo("Nothing was changed; add --yes to remove it forever.")
-            raise typer.Exit(1)
+            needs_yes()
         store.delete(name)
         record_for_logs("deletion of log", name, count(records, "record"), "deleted")
         typer.echo("Removed.")
@@ -370,8 +368,7 @@ def backup(url: Url, target: Annotated[str, typer.Argument(help="An empty folder
     with open_existing(url) as store:
         _findings(store.backup(target, dry_run=not yes))
         if not yes:
-            typer.echo("Nothing was written; add --yes to do it.")
-            raise typer.Exit(1)
+            needs_yes("written")
 
 
 @app.command()
@@ -389,8 +386,7 @@ def repair(name: Name, url: Url, yes: Yes = False) -> None:
         findings = store.repair(known(store, name), dry_run=not yes)
         _findings(findings)
         if not yes:
-            typer.echo("Nothing was changed; add --yes to do it.")
-            raise typer.Exit(1)
+            needs_yes()
         before = "damaged" if findings else ""
         record_for_logs(
             "repair of log", name, before, "; ".join(f"{finding.what}: {finding.detail}" for finding in findings)
@@ -411,8 +407,7 @@ def enforce_retention(
         if not removed:
             typer.echo("There is nothing to remove.")
         elif not yes:
-            typer.echo("Nothing was removed; add --yes to do it.")
-            raise typer.Exit(1)
+            needs_yes("removed")
         else:
             gone = count(sum(removal.count for removal in removed), "record")
             record_for_logs("retention of logs", name or "(all logs)", gone, "removed")

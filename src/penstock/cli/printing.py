@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 import typer
@@ -17,6 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.clock import SECOND, Micros, from_micros
+
+WITHOUT_YES = 4  # the exit code of a command that waits for --yes
 
 # Without a terminal the width does not matter; lines are for grep and logs then.
 WIDTH_WITHOUT_TERMINAL = 160
@@ -143,3 +145,10 @@ def count(number: int, noun: str, plural: str = "") -> str:
     ('1 dead letter', '2 entries')
     """
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def needs_yes(did: str = "changed", *, is_said: bool = True) -> NoReturn:
+    """End a command that was called without --yes, and has said what it would do."""
+    if is_said:
+        typer.echo(f"Nothing was {did}; add --yes to do it.")
+    raise typer.Exit(WITHOUT_YES)

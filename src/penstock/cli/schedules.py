@@ -10,7 +10,7 @@ import typer
 from penstock.cli.completing import queue_names, schedule_names
 from penstock.cli.help import App
 from penstock.cli.opened import AsJson, Url, Yes, open_existing
-from penstock.cli.printing import add, console, iso, payload, preview, print_json, span, table, when
+from penstock.cli.printing import add, console, iso, needs_yes, payload, preview, print_json, span, table, when
 from penstock.cli.reading import labels as read_labels
 from penstock.cli.reading import name as read_name
 from penstock.cli.recording import record
@@ -129,8 +129,7 @@ def remove(name: Name, url: Url, yes: Yes = False) -> None:
         what = f"{_times(schedule)} into {schedule.queue}"
         if not yes:
             typer.echo(f"would remove the schedule {name}: {what}")
-            typer.echo("Nothing was changed; add --yes to do it.")
-            raise typer.Exit(1)
+            needs_yes()
         store.remove_schedule(name)
         record(store, "removal of schedule", name, what, "removed")
         typer.echo(f"removed the schedule {name}")
