@@ -332,6 +332,24 @@ class TestEndings(Holding):
         assert take_one(store, "then").id == late
         assert store.driver.links() == []
 
+    def test_one_that_is_not_held_any_more_takes_nothing_along(self, store: QueueStore) -> None:
+        """Of a hundred that a worker settles in one call, one may be somebody else's by now."""
+        target, _ = batch(store, 3)
+        entries = take(store, "work")
+        end(store, entries[1], "release")
+        result = NewResult(b"1", "json", 60 * MINUTE)
+        steps = [Step((ending(entry, result=result),)) for entry in entries]
+        reply = store.driver.settle(steps, request(store, "work"))
+        assert [isinstance(result, StepDone) for result in reply.results] == [True, False, True]
+        assert isinstance(reply.results[1], LeaseLost)
+        assert wait_of(store, target) == Wait(target, 1, done=2)
+        assert [store.driver.result(entry.id) is None for entry in entries] == [False, True, False]
+        [again] = reply.claimed.entries or take(store, "work")
+        assert again.id == entries[1].id
+        store.driver.settle([Step((ending(again, result=result),))], request(store, "work"))
+        assert store.driver.result(again.id) is not None
+        assert take_one(store, "then").id == target
+
     def test_a_purged_dead_letter_cancels_what_waits_for_it(self, store: QueueStore) -> None:
         target, _ = batch(store, 1)
         end(store, take_one(store, "work"), "dead")

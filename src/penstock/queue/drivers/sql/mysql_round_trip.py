@@ -28,15 +28,16 @@ def add_round_trips(catalogue: Catalogue) -> None:
     settle: Any = catalogue.statements["settle_done"]
     claim: Any = catalogue.statements["claim_plain"]
     begin: Any = catalogue.dialect.statement("START TRANSACTION")
+    check: Any = catalogue.statements["check_all_are_held"]
     keep: Any = catalogue.statements["keep_results_of_held"]
     consume: Any = catalogue.statements["consume_links_of_held"]
-    # These look at what is held, so they come before it is let go.
+    # The links of what is held are locked before it is let go.
     before_end = next(place for place, part in enumerate(settle.parts) if part.text.startswith("DELETE h "))
     for name, between in (
         ("settle_and_claim", ()),
-        ("settle_keep_and_claim", keep.parts),
-        ("settle_consume_and_claim", consume.parts),
-        ("settle_keep_consume_and_claim", keep.parts + consume.parts),
+        ("settle_keep_and_claim", check.parts + keep.parts),
+        ("settle_consume_and_claim", check.parts + consume.parts),
+        ("settle_keep_consume_and_claim", check.parts + keep.parts + consume.parts),
     ):
         catalogue.add(name, Script((*settle.parts[:before_end], *between, *settle.parts[before_end:], *claim.parts)))
     catalogue.add("only_claim", Script(begin.parts + claim.parts))
@@ -96,11 +97,8 @@ def round_trip(
         (ending.lease.ref.seq, claims.setdefault(ending.lease.ref.claim, len(claims) + 1), ending.started_us)
         for ending in endings
     ]
-    results, places = _results(endings, claims)
-    linked = [
-        (ending.lease.ref.seq, ending.lease.entry, claims[ending.lease.ref.claim])
-        for ending in endings if ending.lease.ref.linked
-    ]  # fmt: skip
+    results, places = _results(endings)
+    linked = [ending.lease.entry for ending in endings if ending.lease.ref.linked]
     settling = f"settle{'_keep' if results else ''}{'_consume' if linked else ''}_and_claim"
     try:
         rows = session.rows(
@@ -141,17 +139,16 @@ def size_of_results(steps: Sequence[Step]) -> int:
     return sum(len(result.value) for result in results if result is not None) * 4 // 3
 
 
-def _results(endings: Sequence[Ending], claims: dict[str, int]) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+def _results(endings: Sequence[Ending]) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
     """What handlers returned, as rows of JSON; and what many have in common, which each names by a number."""
     numbers: dict[tuple[Any, ...], int] = {}
     rows = []
     for ending in endings:
         result = ending.result
         if result is not None:
-            ref: Ref = ending.lease.ref
-            place = (result.generation, result.codec, result.kept_us, result.queue, result.batch, claims[ref.claim])
+            place = (result.generation, result.codec, result.kept_us, result.queue, result.batch)
             value = b64encode(result.value).decode()
-            rows.append((ref.seq, ending.lease.entry, value, numbers.setdefault(place, len(numbers))))
+            rows.append((ending.lease.entry, value, numbers.setdefault(place, len(numbers))))
     return rows, [(number, *place) for place, number in numbers.items()]
 
 
