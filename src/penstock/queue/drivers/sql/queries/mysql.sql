@@ -295,19 +295,15 @@ STRAIGHT_JOIN json_table(%(results)s, '$[*]' COLUMNS (id varchar(64) PATH '$[0]'
 -- The links of successes; a part of the message of settle_done. Nobody adds links to these meanwhile: who does so locks what
 -- is held, as settle_done has.
 --
--- 1. The links are locked and counted by target, then what the targets need is locked, in the order of their ids, as
---    everybody does.
--- 2. They are taken off and dropped.
+-- 1. The links are locked and counted by target.
+-- 2. What the targets need is locked, in the order of their ids, as everybody does, and so much less; the links are dropped.
 -- 3. What needs nothing any more is released where it is still held, and the bell rings. When it is due is read when it is
 --    locked: somebody may have put it off meanwhile. What a forgotten entry needed is forgotten, too.
 SELECT json_arrayagg(json_array(l.target, l.consumed, l.done)) INTO @penstock_counts FROM (
     SELECT l.target, count(*) AS consumed, sum(l.kind <> 'open') AS done
     FROM json_table(%(linked)s, '$[*]' COLUMNS (id varchar(64) PATH '$')) g
     STRAIGHT_JOIN {space}_links l FORCE INDEX (PRIMARY) ON l.source = g.id
-    GROUP BY l.target ORDER BY l.target LIMIT 1000000 FOR UPDATE) l;
-SELECT json_arrayagg(w.id) INTO @penstock_targets FROM (
-    SELECT w.id FROM json_table(coalesce(@penstock_counts, '[]'), '$[*]' COLUMNS (target varchar(64) PATH '$[0]')) g
-    STRAIGHT_JOIN {space}_waits w FORCE INDEX (PRIMARY) ON w.id = g.target FOR UPDATE) w;
+    GROUP BY l.target ORDER BY l.target LIMIT 18446744073709551615 FOR UPDATE) l;
 UPDATE json_table(coalesce(@penstock_counts, '[]'), '$[*]' COLUMNS (id varchar(64) PATH '$[0]', consumed int PATH '$[1]',
                   done int PATH '$[2]')) g
 STRAIGHT_JOIN {space}_waits w FORCE INDEX (PRIMARY) ON w.id = g.id SET w.needs = w.needs - g.consumed, w.done = w.done + g.done;
@@ -315,7 +311,7 @@ DELETE l FROM json_table(%(linked)s, '$[*]' COLUMNS (id varchar(64) PATH '$')) g
 STRAIGHT_JOIN {space}_links l FORCE INDEX (PRIMARY) ON l.source = g.id;
 SELECT json_arrayagg(if(b.body IS NULL, w.id, NULL)), json_arrayagg(coalesce(b.seq, b.body))
 INTO @penstock_forgotten, @penstock_places
-FROM json_table(coalesce(@penstock_targets, '[]'), '$[*]' COLUMNS (id varchar(64) PATH '$')) g
+FROM json_table(coalesce(@penstock_counts, '[]'), '$[*]' COLUMNS (id varchar(64) PATH '$[0]')) g
 STRAIGHT_JOIN {space}_waits w FORCE INDEX (PRIMARY) ON w.id = g.id
 LEFT JOIN {space} b FORCE INDEX (id) ON b.id = w.id AND b.version = 0 WHERE w.needs = 0;
 SELECT json_arrayagg(json_array(h.seq, h.first_due)) INTO @penstock_released FROM (
