@@ -158,6 +158,7 @@ def test_schedules_workers_and_figures(client: Client) -> None:
     with pytest.raises(EntryNotFound):
         client.remove_schedule("nightly")
     assert isinstance(client.workers().items, list)
+    assert {change.target for change in client.changes(target="nightly", limit=5).items} == {"nightly"}
     assert client.figures(minutes=5, queue="reports").bounds
 
 

@@ -30,7 +30,7 @@ EXPECTED = {
     "PUT /v1/schedules/{name}": "admin", "DELETE /v1/schedules/{name}": "admin",
     "POST /v1/schedules/{name}/pause": "admin", "POST /v1/schedules/{name}/resume": "admin",
     "POST /v1/schedules/{name}/run": "admin", "DELETE /v1/queues/{queue}": "admin",
-    "GET /v1/workers": "read", "GET /v1/figures": "read", "GET /v1/scale": "read",
+    "GET /v1/workers": "read", "GET /v1/changes": "read", "GET /v1/figures": "read", "GET /v1/scale": "read",
     "GET /v1/logs": "read", "PUT /v1/logs/{log}": "admin", "GET /v1/logs/{log}": "read",
     "DELETE /v1/logs/{log}": "admin", "POST /v1/logs/{log}/records": "produce", "GET /v1/logs/{log}/records": "read",
     "GET /v1/logs/{log}/groups": "read", "GET /v1/logs/{log}/groups/{group}": "read",

@@ -12,6 +12,7 @@ from penstock.cli import (
     batches,
     breaker,
     bulk,
+    changes,
     completing,
     copying,
     doctor,
@@ -78,6 +79,7 @@ def root(
 app.command("worker")(worker.worker)
 app.command("health", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(worker.health)
 app.command("workers")(worker.workers)
+app.command("changes")(changes.changes)
 app.command("top")(top.top)
 app.command("serve")(serve.serve)
 app.command("import")(bulk.import_)

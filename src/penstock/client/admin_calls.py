@@ -67,6 +67,16 @@ def remove_schedule(name: str) -> Call[None]:
     return Call("DELETE", _schedule(name), nothing)
 
 
+def changes(*, target: str | None = None, limit: int = 100) -> Call[answers.Items[answers.Change]]:
+    """Who changed what by hand in the last 30 days, the newest first.
+
+    Args:
+        target: only the changes of this queue, log, schedule or circuit
+        limit: at most so many
+    """
+    return get_call("/v1/changes", answers.Items[answers.Change], {"target": target, "limit": limit})
+
+
 def workers() -> Call[answers.Items[answers.Worker]]:
     """The workers that live, and those that were lost within a day."""
     return get_call("/v1/workers", answers.Items[answers.Worker])

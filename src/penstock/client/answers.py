@@ -283,6 +283,18 @@ class Serving(msgspec.Struct, frozen=True):
     slots: int
 
 
+class Change(msgspec.Struct, frozen=True):
+    """What somebody did by hand, and the state before and after it, in words."""
+
+    at: datetime
+    by: str
+    did: str
+    target: str
+    before: str
+    after: str
+    why: str
+
+
 class Worker(msgspec.Struct, frozen=True):
     """A worker: where it runs, since when, and what it is doing."""
 

@@ -46,8 +46,9 @@ def record_change(store: QueueStore, change: Change) -> None:
     )
 
 
-def recent_changes(store: QueueStore) -> list[Change]:
-    """The changes of the last 30 days, the newest first."""
+def recent_changes(store: QueueStore, target: str | None = None) -> list[Change]:
+    """The changes of the last 30 days, of all or of one target, the newest first."""
     documents = store.driver.documents(PREFIX, since_us=store.now() - KEPT)
     changes = [msgspec.json.decode(document.value, type=Change) for document in documents]
-    return sorted(changes, key=lambda change: change.at_us, reverse=True)
+    chosen = [change for change in changes if target is None or change.target == target]
+    return sorted(chosen, key=lambda change: change.at_us, reverse=True)

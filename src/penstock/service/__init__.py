@@ -16,6 +16,7 @@ schemas       what is sent and answered, as types
 queues        queues, their entries, history, dead letters and locks
 leases        claims and outcomes, for workers of other languages
 schedules     schedules
+changes       who changed what by hand
 workers       workers that live, and what all of them did minute by minute
 scale         how much work there is, for autoscalers
 logs          logs, records, groups and their offsets

@@ -31,6 +31,7 @@ from penstock.queue.queues import QueueStore
 from penstock.queue.worker import Worker
 from penstock.queue.worker.maintenance import Reaper
 from penstock.service import (
+    changes,
     circuits,
     dashboard,
     gateway,
@@ -93,7 +94,7 @@ def create_app(
     app.state.breaker = Breaker(queue_store, BreakerConfig())
     app.state.gateway = None
     app.state.metrics = None  # what this process does, once it serves
-    for part in (queues, leases, schedules, workers, scale, logs, topologies, circuits, signals, health):
+    for part in (queues, leases, schedules, workers, scale, changes, logs, topologies, circuits, signals, health):
         app.include_router(part.router)
     app.include_router(seed_router(settings.circuit_prefix))
     if settings.redisques is not None:
