@@ -32,7 +32,7 @@ from penstock.ids import new_nonce
 from penstock.queue.protocol import ClaimRequest, Ending, Source, Step
 
 QUICK = "--quick" in sys.argv
-COUNT = 5_000 if QUICK else 30_000
+COUNT = 5_000 if QUICK else 100_000  # with fewer a good part of the time is the start of a worker
 PUTS = 300 if QUICK else 2_000
 MIXED = 500 if QUICK else 3_000
 REPEATS = 1 if QUICK else 3

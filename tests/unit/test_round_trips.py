@@ -350,11 +350,13 @@ def test_a_core_is_free_when_one_was_idle_lately(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("penstock.queue.worker.free_core.time.monotonic", lambda: moment)
     core = FreeCore(lambda: idle)
     assert not core.is_free(), "nothing was seen yet"
-    moment, idle = 100.1, 5.2
-    assert not core.is_free(), "not looked again yet"
-    moment = 100.3
-    assert core.is_free()
-    moment, idle = 100.6, 5.25
+    moment, idle = 100.04, 5.03
+    assert not core.is_free(), "too little was seen"
+    moment = 100.06
+    assert core.is_free(), "a new worker looks soon"
+    moment, idle = 100.2, 5.03
+    assert core.is_free(), "not looked again yet"
+    moment, idle = 100.3, 5.05
     assert not core.is_free()
 
 

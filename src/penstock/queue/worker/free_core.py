@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 LOOK_SECONDS = 0.2
+FIRST_LOOK_SECONDS = 0.05  # so that a worker that starts before a backlog soon knows
 ENOUGH = 0.4  # of one core, idle since the last look
 
 
@@ -17,13 +18,15 @@ class FreeCore:
         """Take no core for free until it was seen."""
         self._idle_seconds = idle_seconds or idle_seconds_of_all_cores
         self._is_free = False
+        self._pause = FIRST_LOOK_SECONDS
         self._looked_at = time.monotonic()
         self._idle = self._idle_seconds()
 
     def is_free(self) -> bool:
         """Whether a core was idle lately; where the system does not tell, whether there is a second one."""
         now = time.monotonic()
-        if now - self._looked_at >= LOOK_SECONDS:
+        if now - self._looked_at >= self._pause:
+            self._pause = LOOK_SECONDS
             before, self._idle = self._idle, self._idle_seconds()
             if before is None or self._idle is None:
                 self._is_free = (os.cpu_count() or 1) > 1
