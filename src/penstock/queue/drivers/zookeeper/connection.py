@@ -73,7 +73,7 @@ class Op(msgspec.Struct, frozen=True, gc=False):
 
 
 class _QuickCreate(Create):  # type: ignore[misc]  # the driver has no types
-    """A node to be made. The driver would pack the access list anew for each, which takes most of the time."""
+    """A node to be made. The driver would pack the access list for each again, which takes most of the time."""
 
     __slots__ = ()
 
