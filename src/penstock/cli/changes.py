@@ -21,7 +21,7 @@ def changes(
 ) -> None:
     """Who changed what by hand in the last 30 days, with the state before and after it."""
     with open_existing(url) as store:
-        now, found = store.now(), recent_changes(store, target)[:limit]
+        now, listed = store.now(), recent_changes(store, target)[:limit]
     if as_json:
         print_json(
             [
@@ -29,15 +29,15 @@ def changes(
                     "at": iso(change.at_us), "by": change.by, "did": change.did, "target": change.target,
                     "before": change.before, "after": change.after, "why": change.why,
                 }
-                for change in found
+                for change in listed
             ]
         )  # fmt: skip
         return
-    if not found:
+    if not listed:
         typer.echo("Nobody has changed anything by hand in the last 30 days.")
         return
     shown = table("when", "who", "what", "target", "before", "after", "why")
-    for change in found:
+    for change in listed:
         at = when(change.at_us, now)
         add(shown, at, change.by, change.did, change.target, change.before, change.after, change.why)
     console().print(shown)
