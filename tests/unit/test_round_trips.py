@@ -326,6 +326,8 @@ def test_the_pump_is_called_where_that_wins_time(
         ({"rate": "100000/s"}, {}, False),
         ({"in_flight": {"customer": 500}}, {}, False),
         ({}, {"prefetch": 0}, False),
+        ({}, {"prefetch": 5}, True),
+        ({}, {"prefetch": 19}, True),
     ],
 )
 def test_what_must_not_wait_in_a_worker_is_not_fetched_ahead(

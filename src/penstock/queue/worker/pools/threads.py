@@ -18,7 +18,7 @@ BRIEF = 0.001  # seconds; a handler that takes less is done with what is prepare
 # Seconds after which a slot counts as held up although its handler is brief by experience. Less would take a thread
 # that waits for a core, or for the reply to its round trip, for one whose handler hangs.
 PATIENCE = 0.01
-FETCH_STEP = 10  # after every so many entries of a brief handler a slot asks whether to fetch ahead
+FETCH_STEP = 10  # after so many entries a slot of a brief handler asks whether to fetch ahead, if many are prepared
 
 
 class ThreadPool(HandlerPool):
@@ -127,7 +127,7 @@ class ThreadPool(HandlerPool):
             if not prepared:
                 self._begun[this] = time.perf_counter()
                 self._reports.slot_runs_low(self)
-            elif not prepared % FETCH_STEP and self._may_fetch_ahead and prepared <= self.prefetch() // 2:
+            elif self._may_fetch_ahead and self._asks_for_more(prepared):
                 self._reports.half_is_done()
             return
         if self._idle and prepared:
@@ -135,6 +135,11 @@ class ThreadPool(HandlerPool):
                 self._call(prepared)  # those who slept while the handler seemed brief
         if self.runs_low() or prepared <= self.prefetch() // 2:
             self._reports.slot_runs_low(self)
+
+    def _asks_for_more(self, prepared: int) -> bool:
+        """Whether it is time to fetch ahead, if that is worth while; asking costs, so not after every entry."""
+        half = self.prefetch() // 2
+        return prepared <= half and (half < 2 * FETCH_STEP or not prepared % FETCH_STEP)
 
     def _next(self, this: threading.Thread) -> Entry[Any] | None:
         """The next entry for this slot, or None when there will be none."""
