@@ -263,7 +263,7 @@ class PostgresServer:
                     f"{self.name} has not the tables of space {self.space!r}: {text}.",
                     hint="Was it changed by hand? `penstock schema check` says what is there.",
                 )
-        if isinstance(error, psycopg.DataError) and "NUL" in text:
+        if isinstance(error, psycopg.DataError) and "NUL (0x00)" in text:
             return BadInput("text with a NUL in it is kept nowhere.", hint="Take it out of the id or the text.")
         refused = ("authentication failed", "does not exist", "no password supplied", "role ")
         if isinstance(error, psycopg.OperationalError) and any(word in text for word in refused):
