@@ -26,10 +26,11 @@ def rows_between(driver: Driver, part: Part, where: Find, until: int) -> list[tu
     rows: list[tuple[Any, ...]] = []
     after = where.after
     while len(rows) < where.limit:
-        page = _read(driver, part, replace(where, after=after, limit=min(PAGE, where.limit - len(rows))))
+        asked = min(PAGE, where.limit - len(rows))
+        page = _read(driver, part, replace(where, after=after, limit=asked))
         inside = [entry for entry in page if entry.seq <= until]
         rows += map(row_of, inside)
-        if not page or len(inside) < len(page):
+        if len(page) < asked or len(inside) < len(page):
             break
         after = page[-1].seq
     return rows
