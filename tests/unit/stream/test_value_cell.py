@@ -207,6 +207,19 @@ class TestVersions:
         cell.scope.key_text = "d"
         assert cell.get() == "d=0.5"
 
+    def test_what_is_not_json_says_so(self) -> None:
+        class Two(type(self.node())):  # type: ignore[misc]
+            name, inputs, version, states = "c", "in", 2, (Value("v", bytes),)
+
+            def process(self, record: Any, ctx: Any) -> None: ...
+
+        before = make(bytes)
+        before.scope.key_text = "a"
+        before.set(b"\xff\x00")
+        [entry] = before.changes()
+        with pytest.raises(Undecodable):
+            upgraded(Two(), entry, make(bytes), 1)
+
 
 def test_what_is_no_block_is_told() -> None:
     with pytest.raises(Undecodable, match="values of state v cannot be read"):

@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice, repeat
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, TypeVar
 
 import msgspec
 
+from penstock.codec import codec_for
 from penstock.errors import Undecodable
 from penstock.stream.engine.state_store import Entry, check_texts
 
@@ -23,6 +24,7 @@ BYTES = 64 * 1024  # of one entry, if it has several keys
 ABSENT: Any = object()  # there is no value
 _WIDEST = 1 << 63  # what msgpack holds of whole numbers
 
+T = TypeVar("T")
 Kept = int | float | bytes | None  # a plain number as it is, everything else as JSON
 Block = tuple[dict[str, Kept], list[str]]  # keys with their values, and keys that are gone
 _BLOCK: Any = msgspec.msgpack.Decoder(tuple[dict[str, int | float | bytes | None], list[str]])
@@ -55,21 +57,21 @@ def _fits(value: Any) -> TypeGuard[int | float | None]:
 def block_entries(state: str, sub: str, values: Mapping[str, Kept], gone: list[str]) -> Iterator[Entry]:
     """A block in as many entries as its size takes."""
     items = iter(values.items())
-    while part := dict(islice(items, KEYS)):
-        yield from _parts(state, sub, part)
+    while some := list(islice(items, KEYS)):
+        yield from _parts(state, sub, some, lambda part: (dict(part), ()))
     for start in range(0, len(gone), KEYS):
-        some = gone[start : start + KEYS]
-        yield Entry(state, "", sub, msgspec.msgpack.encode(({}, some)), len(some))
+        yield from _parts(state, sub, gone[start : start + KEYS], lambda part: ({}, part))
 
 
-def _parts(state: str, sub: str, values: dict[str, Kept]) -> Iterator[Entry]:
-    payload = msgspec.msgpack.encode((values, ()))
-    if len(payload) <= BYTES or len(values) == 1:
-        yield Entry(state, "", sub, payload, len(values))
+def _parts(state: str, sub: str, some: list[T], block: Callable[[list[T]], Any]) -> Iterator[Entry]:
+    """One entry, or as many as keep it small: keys may be long, and values too."""
+    payload = msgspec.msgpack.encode(block(some))
+    if len(payload) <= BYTES or len(some) == 1:
+        yield Entry(state, "", sub, payload, len(some))
         return
-    items = list(values.items())
-    yield from _parts(state, sub, dict(items[: len(items) // 2]))
-    yield from _parts(state, sub, dict(items[len(items) // 2 :]))
+    half = len(some) // 2
+    yield from _parts(state, sub, some[:half], block)
+    yield from _parts(state, sub, some[half:], block)
 
 
 def block_of(entry: Entry) -> Block:
@@ -106,9 +108,10 @@ def converted_block(
     ``plain`` makes that of a number that was kept as it is. Keys for which None comes back are gone.
     """
     values, gone = block_of(entry)
+    decode = codec_for(Any).decode
     payloads: dict[str, Kept] = {}
     for key, value in values.items():
-        converted = convert(key, msgspec.json.decode(value) if isinstance(value, bytes) else plain(value))
+        converted = convert(key, decode(value) if isinstance(value, bytes) else plain(value))
         if converted is None:
             gone.append(key)
         else:

@@ -128,6 +128,10 @@ class FoldRows(NamedTuple):
     ranks: Sequence[int]  # of the records in their batch
 
 
+class HalfFolded(Exception):
+    """A fold failed in the middle of a batch: what it holds is worth nothing any more."""
+
+
 class Aggregate:
     """A known fold: what it takes out of records, and how two of its values become one."""
 
@@ -204,9 +208,12 @@ class TotalFold:
             self._counts.update(rows.keys)
         else:
             partials, combine = self._partials, self._aggregate.combine
-            for key, number in zip(rows.keys, rows.numbers, strict=True):
-                held = partials.get(key)
-                partials[key] = number if held is None else combine(held, number)
+            try:
+                for key, number in zip(rows.keys, rows.numbers, strict=True):
+                    held = partials.get(key)
+                    partials[key] = number if held is None else combine(held, number)
+            except Exception as error:  # floats have limits
+                raise HalfFolded from error
         records, own_keys = batch.records, batch.keys
         if not isinstance(rows.ranks, range):  # a step has passed on some of them
             records, own_keys = [records[rank] for rank in rows.ranks], [own_keys[rank] for rank in rows.ranks]
@@ -259,13 +266,16 @@ class WindowFold:
         if oldest - oldest % every + self._size <= low:
             return False
         rows = self._aggregate.rows(batch)
-        for key, time, number in zip(rows.keys, rows.times, rows.numbers, strict=True):
-            step = time - time % every
-            of_step = partials.get(step)
-            if of_step is None:
-                of_step = partials[step] = {}
-            held = of_step.get(key)
-            of_step[key] = number if held is None else combine(held, number)
+        try:
+            for key, time, number in zip(rows.keys, rows.times, rows.numbers, strict=True):
+                step = time - time % every
+                of_step = partials.get(step)
+                if of_step is None:
+                    of_step = partials[step] = {}
+                held = of_step.get(key)
+                of_step[key] = number if held is None else combine(held, number)
+        except Exception as error:  # floats have limits
+            raise HalfFolded from error
         return True
 
     def put(self, ctx: Context) -> None:

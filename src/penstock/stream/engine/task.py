@@ -16,7 +16,7 @@ from penstock.stream.computation import Computation
 from penstock.stream.context import Context, Output
 from penstock.stream.engine.changelog import Changelog, Payloads, state_log, timer_changes
 from penstock.stream.engine.checkpoint import Appends, InputBatch
-from penstock.stream.engine.folding import FEW, MOST_FOLDED, BatchFold, NotExact, fold_of
+from penstock.stream.engine.folding import FEW, MOST_FOLDED, BatchFold, HalfFolded, NotExact, fold_of
 from penstock.stream.engine.resolved import ResolvedComputation
 from penstock.stream.engine.state_store import Entry, check_texts, value_limit
 from penstock.stream.engine.watermark import END, SilentInput, Watermark
@@ -176,6 +176,10 @@ class Task:
                 is_taken = fold.take(batch, self.ctx.low)
             except NotExact:
                 is_exact = False
+            except HalfFolded as half:
+                # All since the last checkpoint is processed again, record by record.
+                self._fold, self.has_folded = None, False
+                raise NotExact(str(half.__cause__)) from half
             except Exception:
                 logger.debug(
                     "a batch of %s is not folded", batch.partition, exc_info=True
