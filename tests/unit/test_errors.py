@@ -48,6 +48,7 @@ INSIDE = {
     ("commit.py", "Unanswered"),
     ("deliverer.py", "Undelivered"),
     ("batch_loop.py", "Failed"),
+    ("folding.py", "HalfFolded"),  # then all since the last checkpoint does
     ("folding.py", "NotExact"),  # then records go through the engine, one by one
 }
 
