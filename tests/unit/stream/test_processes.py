@@ -163,19 +163,23 @@ def test_a_process_that_never_starts_is_told(logs: LogStore, url: str, monkeypat
         ProcessRunner(NAME, logs, url, processes=1).start()
 
 
+def drain_under_fire(runner: ProcessRunner, chance: random.Random, *, kills: int, pauses: tuple[float, float]) -> None:
+    """Drain to the end while processes of the runner are killed now and then."""
+    drained: list[bool] = []
+    draining = threading.Thread(target=lambda: drained.append(runner.drain("100s", final=True)))
+    draining.start()
+    for _ in range(kills):
+        draining.join(chance.uniform(*pauses))
+        if running := list(runner._processes):
+            chance.choice(running)._child.kill()
+    draining.join()
+    assert drained == [True], told(runner)
+
+
 def test_killed_again_and_again_while_it_drains(logs: LogStore, url: str, undisturbed: dict[str, list[Any]]) -> None:
     fill(logs, "in", ROWS, partitions=4)
     runner = ProcessRunner(DYING, logs, url, processes=2, checkpoint_records=20).start()
-    random_ = random.Random(7)
-    drained: list[bool] = []
-    draining = threading.Thread(target=lambda: drained.append(runner.drain("90s", final=True)))
-    draining.start()
-    for _ in range(6):
-        draining.join(random_.uniform(0.05, 0.6))
-        if running := list(runner._processes):
-            random_.choice(running)._child.kill()
-    draining.join()
-    assert drained == [True], told(runner)
+    drain_under_fire(runner, random.Random(7), kills=6, pauses=(0.05, 0.6))
     assert results(logs) == undisturbed
 
 
@@ -183,16 +187,7 @@ def test_ten_queries_killed_while_they_drain(logs: LogStore, url: str) -> None:
     read = auctions.events(2_000, seed=31)
     auctions.append(logs, read)
     runner = ProcessRunner("tests.auctions:everything", logs, url, processes=2, checkpoint_records=300).start()
-    chance = random.Random(3)
-    drained: list[bool] = []
-    draining = threading.Thread(target=lambda: drained.append(runner.drain("100s", final=True)))
-    draining.start()
-    for _ in range(3):
-        draining.join(chance.uniform(0.3, 1.5))
-        if running := list(runner._processes):
-            chance.choice(running)._child.kill()
-    draining.join()
-    assert drained == [True], told(runner)
+    drain_under_fire(runner, random.Random(3), kills=3, pauses=(0.3, 1.5))
     for query in auctions.QUERIES:
         assert auctions.results(logs, query) == auctions.answer(query, read), query
 
