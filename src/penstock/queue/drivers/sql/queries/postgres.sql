@@ -195,8 +195,9 @@ WHERE queue >= %(first)s AND queue < %(last)s ORDER BY queue, holder
 --
 -- 1. given: what is settled, claim by claim: seqs and started hold one claim after the other. ended, part: the claim
 --    records that hold it; a record that holds nothing else goes, another one keeps the rest. Mostly all of a claim ends
---    in its order, and comparing two arrays is quicker than looking for each member of one in the other. Each entry is looked for under the claim it was settled with: a token that is over ends nothing. What
---    neither finds is missing from settled; it takes the longer way.
+--    in its order, and comparing two arrays is quicker than looking for each member of one in the other. Each entry is
+--    looked for under the claim it was settled with: a token that is over ends nothing. What neither finds is missing
+--    from settled; it takes the longer way.
 -- 2. line: the queue's row, shared with other claims; somebody who locks the queue has been seen or waits for us. No
 --    row comes back unless the queue is plain: neither FIFO nor limited, nothing suspect due, nothing sticky here.
 -- 3. moment: the time, read when all these locks are held.
